@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +35,7 @@ _log = logging.getLogger("bluecomm")
 
 
 def set_topology(
-    topology: nx.DiGraph[int] | None = None,
+    topology: nx.DiGraph[int] | Callable[[int], nx.DiGraph[int]] | None = None,
     is_weighted: bool = False,
     *,
     process_set: Communicator | None = None,
@@ -45,7 +46,10 @@ def set_topology(
 
     Args:
         topology: Graph on the ranks ``0 .. n-1``, where rank ``i`` sends to rank ``j``
-            along edge ``(i, j)``. Default: ``ExponentialGraph``.
+            along edge ``(i, j)``, or a function that makes the graph from ``n``, such
+            as ``bf.RingGraph``. When ranks are lost (``bfrun --on-failure continue``),
+            a function makes the graph of the others; a given graph loses their nodes.
+            Default: ``ExponentialGraph``.
         is_weighted: Whether the weights of the edges count. If they do, rank ``j``
             gives to rank ``i`` the attribute ``weight`` of edge ``(i, j)``, and to
             itself that of its self-loop. Otherwise a rank gives
@@ -64,7 +68,9 @@ def set_topology(
         MismatchError: The ranks passed different graphs.
     """
     comm = current_communicator(process_set)
-    graph = ExponentialGraph(comm.size) if topology is None else topology
+    topology = ExponentialGraph if topology is None else topology
+    make = topology if callable(topology) else None
+    graph = topology(comm.size) if callable(topology) else topology
     _check_size("set_topology", graph, comm.size, "ranks", is_weighted)
     if comm.windows:
         _log.error(
@@ -74,7 +80,7 @@ def set_topology(
         )
         return False
     _check_agreement(comm, "set_topology", graph, is_weighted)
-    comm.use_topology(graph, is_weighted)
+    comm.use_topology(graph, is_weighted, make)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bluecomm.errors import PeerLostError
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.neighbor_weights import (
     ResolvedWeights,
@@ -30,6 +32,8 @@ from bluecomm.runtime.communicator import Topology
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
+
+_NO_GUARD = contextlib.nullcontext()
 
 Plain = tuple[tuple[int, float], ...]
 Check = Callable[[Communicator, str, str, Iterable[int], Iterable[int]], None]
@@ -110,13 +114,16 @@ def start_weighted_average(
     resolved, needs = _needs(level, comm, weights)
     if resolved is not None and resolved.is_dynamic and enable_topo_check:
         name = comm.name_for(kind, name)
-        level.check(
-            comm,
-            kind,
-            name,
-            [node for node, _ in resolved.sources],
-            [node for node, _ in resolved.destinations],
-        )
+        # The check needs all ranks, but the average may go on without lost ones.
+        survives = comm.world.members.survives_losses
+        with contextlib.suppress(PeerLostError) if survives else _NO_GUARD:
+            level.check(
+                comm,
+                kind,
+                name,
+                [node for node, _ in resolved.sources],
+                [node for node, _ in resolved.destinations],
+            )
     return start(
         comm,
         kind,

@@ -63,6 +63,8 @@ class Algorithm:
     # memory.
     flat_parameters = False
     flat_gradients = False
+    # Whether the other ranks can go on when one is lost.
+    survives_losses = False
     # Whether it leaves values in windows, which ``unregister_window`` frees.
     has_windows = False
     # The options in CommonOptions that this algorithm uses. A value other than the
@@ -132,6 +134,13 @@ class Algorithm:
 
         Args:
             for_writing: Whether they will also be changed.
+        """
+
+    def restart(self) -> None:
+        """Begin anew with the current parameters and gradients, after ranks were lost.
+
+        Called on all ranks that are left, before the first round of their new graph.
+        Algorithms whose state depends on that of all ranks override it.
         """
 
     def drain(self) -> None:

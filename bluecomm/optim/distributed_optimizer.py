@@ -19,7 +19,11 @@ from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.ownership import next_number
 from bluecomm.optim.parameter_names import name_parameters, split_second
-from bluecomm.optim.registry import get_algorithm
+from bluecomm.optim.registry import (
+    get_algorithm,
+    name_of,
+    names_that_survive_losses,
+)
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator
 
@@ -113,6 +117,7 @@ def DistributedOptimizer(  # noqa: N802
         )
         _check_honoured(kind, options)
         _check_evaluations(kind, optimizer)
+        _check_survives(kind, comm)
         instance = _make_algorithm(kind, algorithm_options)
         if comm.included:
             instance.check_optimizer(optimizer, comm)
@@ -142,6 +147,15 @@ def _check_evaluations(kind: type[Algorithm], optimizer: torch.optim.Optimizer) 
             f"{kind.__name__} does not work with LBFGS, whose number of evaluations in "
             "a step differs between ranks; use a parameter-averaging algorithm, such "
             "as algorithm='neighbor_allreduce', order='atc'"
+        )
+
+
+def _check_survives(kind: type[Algorithm], comm: Communicator) -> None:
+    if comm.world.members.survives_losses and not kind.survives_losses:
+        raise ValueError(
+            f"DistributedOptimizer: bfrun --on-failure continue does not cover the "
+            f"algorithm {name_of(kind)} yet; use one of "
+            f"{', '.join(names_that_survive_losses())}"
         )
 
 

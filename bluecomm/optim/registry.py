@@ -62,3 +62,14 @@ def get_algorithm(name: object) -> type[Algorithm]:
 def algorithm_names() -> list[str]:
     """Return the names of all algorithms, sorted."""
     return sorted(_algorithms)
+
+
+def name_of(algorithm: type[Algorithm]) -> str:
+    """Return the name of an algorithm's class; that of the class if it has none."""
+    names = (name for name, known in _algorithms.items() if known is algorithm)
+    return next(names, algorithm.__name__)
+
+
+def names_that_survive_losses() -> list[str]:
+    """Return the names of the algorithms that go on without lost ranks, sorted."""
+    return sorted(name for name, known in _algorithms.items() if known.survives_losses)

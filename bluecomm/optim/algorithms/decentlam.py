@@ -52,6 +52,7 @@ class DecentLaM(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
     acts_alone = True
     keeps = ("before", "momentum")
 
@@ -104,6 +105,10 @@ class DecentLaM(StatefulAveraging):
             method="decentlam",
             is_lazy=False,
         )
+
+    def restart(self) -> None:
+        # The part of the momentum that pulls the ranks together no longer sums to zero.
+        self.memory.zero("momentum")
 
     def begin(self, bucket: Bucket) -> None:
         self.memory.of("before", bucket).copy_(bucket.parameters.current)

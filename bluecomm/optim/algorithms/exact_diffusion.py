@@ -29,6 +29,7 @@ class _CorrectedDiffusion(StatefulAveraging):
     """Base of both methods, which differ in ``V``."""
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
     may_join = False
     keeps = ("correction",)
     method: ClassVar[str]
@@ -47,6 +48,10 @@ class _CorrectedDiffusion(StatefulAveraging):
             is_lazy=self.is_lazy,
             lowest=self.lowest,
         )
+
+    def restart(self) -> None:
+        # The corrections of those that are left need not sum to zero.
+        self.memory.zero("correction")
 
     def before_round(self, bucket: Bucket, weights: Weights) -> None:
         bucket.parameters.current.add_(self.memory.of("correction", bucket))

@@ -32,6 +32,7 @@ class Extra(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
     may_join = False
     keeps = ("correction",)
 
@@ -46,6 +47,10 @@ class Extra(StatefulAveraging):
             method="extra",
             is_lazy=False,
         )
+
+    def restart(self) -> None:
+        # The corrections of those that are left need not sum to zero.
+        self.memory.zero("correction")
 
     def after_round(self, bucket: Bucket) -> None:
         values, correction = bucket.parameters, self.memory.of("correction", bucket)

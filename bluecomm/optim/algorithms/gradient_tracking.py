@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithm import Round
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
@@ -42,6 +43,7 @@ class GradientTracking(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
     honours = StatefulAveraging.honours | {"sparse_as_dense"}
     may_join = False
     # g_old and y; W y is scratch.
@@ -52,6 +54,8 @@ class GradientTracking(StatefulAveraging):
     def __init__(self, *, order: str = "atc", topology: object = None) -> None:
         super().__init__(order=order, topology=topology)
         self._tracking = Round()
+        # The weights for y, if they are not those for x.
+        self._tracking_weights: Weights | None = None
         self._is_updated = False
 
     def make_exchange(self) -> Exchange:
@@ -61,6 +65,13 @@ class GradientTracking(StatefulAveraging):
             self._topology,
             method="gradient_tracking",
         )
+
+    def restart(self) -> None:
+        # y of those that are left need not sum to their gradients: y = g, as at first.
+        self._finish_tracking()
+        for bucket in self._buckets:
+            gradient = self.memory.of("gradient", bucket)
+            self.memory.of("tracked", bucket).copy_(gradient)
 
     def before_step(self) -> None:
         super().before_step()
@@ -99,7 +110,7 @@ class GradientTracking(StatefulAveraging):
         self._finish_tracking()
         for bucket in self._buckets:
             handle = self._exchanges[self._kind].start(
-                self._weights,
+                self._tracking_weights or self._weights,
                 self.memory.of("tracked", bucket),
                 self.memory.of("mixed", bucket),
                 f"{bucket.name}.tracked",

@@ -13,6 +13,7 @@ class Local(Algorithm):
     This is the baseline for comparisons.
     """
 
+    survives_losses = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
     def continue_until_all_join(self) -> int:

@@ -34,6 +34,7 @@ class MomentumTracking(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
     may_join = False
     # The parameters before the step, d_old and W y; y is scratch.
     keeps = ("before", "update", "mixed")
@@ -50,6 +51,11 @@ class MomentumTracking(StatefulAveraging):
             self._topology,
             method="momentum_tracking",
         )
+
+    def restart(self) -> None:
+        # y of those that are left need not sum to their updates: y = d, as at first.
+        self.memory.zero("update")
+        self.memory.zero("mixed")
 
     def begin(self, bucket: Bucket) -> None:
         self.memory.of("before", bucket).copy_(bucket.parameters.current)

@@ -16,3 +16,4 @@ class NeighborAllreduce(ParameterAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True

@@ -136,6 +136,7 @@ class NoLoCo(_OuterStep):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
 
     def __init__(
         self,

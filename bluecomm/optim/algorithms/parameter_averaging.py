@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import torch
 
+from bfrun.wording import format_ranks
 from bluecomm.ops.allreduce import allreduce_nonblocking
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
@@ -30,6 +31,7 @@ from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.regrouping import Regrouping
 from bluecomm.runtime import Handle
 
 _log = logging.getLogger("bluecomm")
@@ -83,6 +85,7 @@ class ParameterAveraging(Algorithm):
         self._active_ranks = 0
         self._kind = CommunicationType.empty
         self._is_first_step = True
+        self._regrouping: Regrouping | None = None
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         comm, settings = self.context.comm, self.context.settings
@@ -93,6 +96,9 @@ class ParameterAveraging(Algorithm):
         for bucket in buckets:
             bucket.lay_out_parameters()
         self._buckets = buckets
+        if comm.world.members.survives_losses:
+            self._check_survives()
+            self._regrouping = Regrouping(comm, self.context.name)
 
     # -- methods that algorithms override ----------------------------------------------
 
@@ -189,12 +195,50 @@ class ParameterAveraging(Algorithm):
         self._kind = self.kind_of(context.schedule.round)
         if not self._has_rounds or self._kind is CommunicationType.empty:
             return
+        if self._regrouping is not None:
+            self._regroup(self._regrouping)
         self._weights = self._exchanges[self._kind].weights(context.schedule.round)
         if self._uneven_inputs:
             active = torch.tensor([int(self._is_active)])
             self._counting = allreduce_nonblocking(
                 active, op=Sum, name=f"{context.name}.active", process_set=context.comm
             )
+
+    def _check_survives(self) -> None:
+        if self._uneven_inputs:
+            raise ValueError(
+                "DistributedOptimizer: uneven_inputs=True needs all ranks in each "
+                "round, so it does not go with bfrun --on-failure continue"
+            )
+
+    def _regroup(self, regrouping: Regrouping) -> None:
+        """Change to the graph of the ranks that are left if this round begins it."""
+        context = self.context
+        if self._kind is not self.communication_type:
+            raise ValueError(
+                f"DistributedOptimizer: communication_type {self._kind.name} does not "
+                "go with bfrun --on-failure continue, only "
+                f"{self.communication_type.name}"
+            )
+        number = context.schedule.round
+        left = regrouping.begin_round(number)
+        if left is None:
+            return
+        self._exchanges[self._kind].regroup(left)
+        self.restart()
+        comm = context.comm
+        ranks = tuple(comm.ranks[member] for member in left)
+        text = (
+            f"{context.name}: from round {number} on, the graph has "
+            f"{format_ranks(ranks, noun=True)} only"
+        )
+        comm.world.members.note("regrouped", text, ranks)
+        _log.log(logging.WARNING if comm.rank == left[0] else logging.INFO, "%s", text)
+
+    def finalize(self) -> None:
+        super().finalize()
+        if self._regrouping is not None:
+            self._regrouping.close()
 
     def _finish(self) -> None:
         """Wait for the round and make its results the parameters' values."""

@@ -48,6 +48,11 @@ class BucketState:
         """Return the flat tensor itself."""
         return self._flats[name][bucket]
 
+    def zero(self, name: str) -> None:
+        """Set the tensors of a name to zero."""
+        for flat in self._flats[name].values():
+            flat.zero_()
+
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return copies: tensor name to parameter name to tensor."""
         return {

@@ -52,13 +52,21 @@ class DoublyStochasticExchange(NeighborExchange):
         """
         in_force = self._comm.topology
         is_static = self._dynamic is None and not self._settings.has_weights()
-        if is_static and in_force is not None and in_force is not self._checked:
+        if (
+            self._regrouped is None
+            and is_static
+            and in_force is not None
+            and in_force is not self._checked
+        ):
             if not in_force.is_default:
                 self._require(
                     StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
                 )
             self._checked = in_force
         return super().weights(round_number)
+
+    def _suits(self, schedule: TopologySchedule) -> bool:
+        return schedule.is_doubly_stochastic
 
     def _require(self, topology: TopologySchedule) -> None:
         if not topology.is_doubly_stochastic:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from bfrun.wording import count
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.topology import OnePeer, TopologySchedule, default_schedule
+from bluecomm.optim.exchanges.regrouped import Suits, regroup
+from bluecomm.topology import (
+    OnePeer,
+    StaticTopology,
+    TopologySchedule,
+    default_schedule,
+)
 from bluecomm.topology.rank_lists import list_ranks
 
 if TYPE_CHECKING:
@@ -45,6 +51,9 @@ class DynamicTopology:
         rank: int,
         machine_of: Sequence[int],
     ) -> None:
+        self._source = source
+        self._topology = topology
+        self._machine_of = machine_of
         self._at: Callable[[int], Entry]
         if isinstance(source, TopologySchedule):
             if source.size != len(machine_of):
@@ -71,6 +80,22 @@ class DynamicTopology:
                 f"round, got {type(source).__name__}; a static graph is for "
                 "bluecomm.set_topology"
             )
+
+    def regrouped(self, left: Sequence[int], suits: Suits) -> TopologySchedule | None:
+        """Return the schedule of the ranks that are left, ascending.
+
+        Returns:
+            ``None`` for an iterator or a function, which alone know the weights.
+        """
+        if isinstance(self._source, TopologySchedule):
+            return regroup(self._source, left, suits=suits)
+        if self._source != "one_peer":
+            return None
+        topology = self._topology()
+        if topology is None or topology.is_default:
+            return default_schedule([self._machine_of[rank] for rank in left])
+        graph = StaticTopology(topology.graph, is_weighted=False)
+        return OnePeer(regroup(graph, left).graph(0))
 
     def at(self, round_number: int) -> Weights:
         """Return the weights of a round; rounds are asked for in ascending order.

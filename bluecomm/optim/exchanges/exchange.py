@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -20,8 +21,14 @@ from bluecomm.ops.weighted_average import (
     start_weighted_average,
 )
 from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology
+from bluecomm.optim.exchanges.regrouped import (
+    RegroupedWeights,
+    exponential,
+    regroup,
+)
 from bluecomm.optim.options import CommunicationType, StepSettings
 from bluecomm.runtime import Communicator, Handle, parameters
+from bluecomm.topology import StaticTopology, TopologySchedule
 
 
 class Exchange(abc.ABC):
@@ -60,6 +67,16 @@ class Exchange(abc.ABC):
     ) -> Handle[torch.Tensor]:
         """Start the operation; ``source`` must not change until it has finished."""
 
+    def regroup(self, left: Sequence[int]) -> None:
+        """Go on with the members that are left, ascending.
+
+        Raises:
+            ValueError: The operation needs all members.
+        """
+        raise ValueError(
+            f"{type(self).__name__} needs all ranks, and only {list(left)} are left"
+        )
+
     @abc.abstractmethod
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         """Return the weights of each round for the value of ``topology=``."""
@@ -69,8 +86,12 @@ class GraphExchange(Exchange):
     """A weighted average over a graph of ranks or of machines."""
 
     level: ClassVar[Level]
+    # The weights since a loss, unless the user chooses those of each round.
+    _regrouped: RegroupedWeights | None = None
 
     def weights(self, round_number: int) -> Weights:
+        if self._regrouped is not None and not self._settings.has_weights():
+            return self._regrouped.at(round_number)
         chosen = Weights(
             self._settings.self_weight,
             getattr(self._settings, self.level.words.src),
@@ -117,6 +138,29 @@ class NeighborExchange(GraphExchange):
     """``neighbor_allreduce``: average with the in-neighbors."""
 
     level = RANKS
+
+    def regroup(self, left: Sequence[int]) -> None:
+        schedule = self._schedule_for(left)
+        self._regrouped = None
+        if schedule is not None:
+            self._regrouped = RegroupedWeights(schedule, left, self._comm.rank)
+
+    def _schedule_for(self, left: Sequence[int]) -> TopologySchedule | None:
+        """Return the schedule of those that are left; None if the user's holds."""
+        if self._dynamic is not None:
+            return self._dynamic.regrouped(left, self._suits)
+        in_force = self._comm.topology
+        if in_force is None or in_force.is_default:
+            return exponential(len(left))
+        if in_force.factory is not None:
+            graph = in_force.factory(len(left))
+            return StaticTopology(graph, is_weighted=in_force.is_weighted)
+        given = StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
+        return regroup(given, left, suits=self._suits)
+
+    def _suits(self, schedule: TopologySchedule) -> bool:
+        """Return whether the algorithm can use a schedule."""
+        return True
 
 
 class HierarchicalExchange(GraphExchange):

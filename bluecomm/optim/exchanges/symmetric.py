@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from bfrun.wording import count
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.exchanges.exchange import NeighborExchange
+from bluecomm.optim.exchanges.regrouped import regroup
 from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology import (
@@ -16,6 +18,7 @@ from bluecomm.topology import (
     SymmetricExponentialGraph,
     TopologySchedule,
 )
+from bluecomm.topology.weights import NeighborWeights
 
 if TYPE_CHECKING:
     from bluecomm.runtime.communicator import Topology
@@ -77,16 +80,41 @@ class SymmetricExchange(NeighborExchange):
                 f"{self._method} takes its weights from a static topology; set the "
                 "attributes of the optimizer to None"
             )
+        if self._regrouped is not None:
+            return self._regrouped.at(round_number)
         in_force = self._comm.topology
         if self._weights is None or in_force is not self._known:
             self._known = in_force
-            self._weights = self._resolve(self._given or self._of(in_force))
+            schedule = self._given or self._of(in_force)
+            self._weights = self._resolve(schedule)
         return self._weights
+
+    def _schedule_for(self, left: Sequence[int]) -> TopologySchedule:
+        in_force = self._comm.topology
+        if self._given is None and (in_force is None or in_force.is_default):
+            schedule: TopologySchedule = _symmetric_exponential(len(left))
+        elif self._given is None and in_force is not None and in_force.factory:
+            graph = in_force.factory(len(left))
+            schedule = StaticTopology(graph, is_weighted=in_force.is_weighted)
+        else:
+            schedule = regroup(
+                self._given or self._of(in_force),
+                left,
+                suits=self._suits,
+                fallback=_symmetric_exponential,
+            )
+        is_lazy = self._is_lazy or not self._suits(schedule)
+        return _Lazy(schedule) if is_lazy else schedule
+
+    def _suits(self, schedule: TopologySchedule) -> bool:
+        matrix = schedule.matrix(0)
+        is_symmetric = np.abs(matrix - matrix.T).max() < _ROUNDING
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        return bool(is_symmetric) and lowest > self._lowest
 
     def _of(self, in_force: Topology | None) -> TopologySchedule:
         if in_force is None or in_force.is_default:
-            graph = SymmetricExponentialGraph(self._comm.size, base=2)
-            return StaticTopology(graph)
+            return _symmetric_exponential(self._comm.size)
         return StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
 
     def _resolve(self, schedule: TopologySchedule) -> Weights:
@@ -122,3 +150,24 @@ class SymmetricExchange(NeighborExchange):
             )
         checked: TopologySchedule = topology
         return checked
+
+
+class _Lazy(TopologySchedule):
+    """Half a schedule: ``(I + W) / 2``."""
+
+    def __init__(self, schedule: TopologySchedule) -> None:
+        super().__init__(schedule.size, schedule.period)
+        self._schedule = schedule
+
+    def weights(self, round_number: int, rank: int) -> NeighborWeights:
+        """Return one rank's weights in a round."""
+        whole = self._schedule.weights(round_number, rank)
+        return NeighborWeights(
+            0.5 + 0.5 * whole.self_weight,
+            {source: 0.5 * weight for source, weight in whole.src_weights.items()},
+            whole.dst_ranks,
+        )
+
+
+def _symmetric_exponential(size: int) -> StaticTopology:
+    return StaticTopology(SymmetricExponentialGraph(size, base=2))

@@ -1,0 +1,155 @@
+"""Agrees on the round from which an optimizer goes on with the ranks that are left.
+
+The neighbors of a lost rank go on without it at once, each when it notices the loss.
+But a new graph must begin with the same round on all ranks, because each message needs
+a receiver. docs/survival.md has the protocol and its states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+
+import torch
+
+from bluecomm.errors import BluecommError, CommunicationTimeout
+from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.reduce_op import Max
+from bluecomm.runtime import Communicator, Handle
+
+_log = logging.getLogger("bluecomm")
+
+# A rank begins at most this many rounds between its proposal and the decision.
+LEAD = 16
+
+
+class Regrouping:
+    """The agreement of the ranks of one optimizer. One for its whole life.
+
+    When the launcher reports that a rank has gone, the thread that hears it starts an
+    allreduce among the ranks that are left: the highest round that any of them has
+    begun, plus ``LEAD``, is the first round of the new graph. Until it knows that
+    round, a rank begins no round that could be as late. If another rank goes
+    meanwhile, the next allreduce also carries the decisions that some ranks have heard
+    and others have not, so all ranks make the same changes.
+
+    Args:
+        comm: Ranks that take part at first.
+        name: Prefix of the operations' names, equal on all ranks.
+    """
+
+    def __init__(self, comm: Communicator, name: str) -> None:
+        self._comm = comm
+        self._name = name
+        self._members = comm.world.members
+        self._changed = threading.Condition()
+        self._round = 0  # the last round that this rank has begun
+        self._bound: int | None = None  # rounds from here on wait for a decision
+        self._asked = 0  # number of ranks that had gone when it last proposed
+        # First rounds that have been decided, by the number of ranks that had gone.
+        self._decided: dict[int, int] = {}
+        self._done = 0  # the largest such number whose round has begun
+        self._stop = self._members.listen(self._propose)
+
+    def begin_round(self, number: int) -> tuple[int, ...] | None:
+        """Note that a round begins; wait first if it may belong to a new graph.
+
+        Returns:
+            The members that are left, if the graph changes with this round.
+
+        Raises:
+            CommunicationTimeout: The other ranks have not agreed in time.
+        """
+        if not self._members.gone:
+            self._round = number
+            return None
+        self._propose()
+        with self._changed:
+            self._await_decision(number)
+            self._round = number
+            due = [
+                count
+                for count, first in self._decided.items()
+                if count > self._done and first <= number
+            ]
+            if not due:
+                return None
+            self._done = max(due)
+            return self._left(self._done)
+
+    def close(self) -> None:
+        """Take part in no more agreements."""
+        with contextlib.suppress(ValueError):  # it was closed before
+            self._stop()
+
+    def _left(self, count: int) -> tuple[int, ...]:
+        """Return the members that were left when ``count`` ranks had gone."""
+        gone = self._members.gone[:count]
+        return tuple(m for m, rank in enumerate(self._comm.ranks) if rank not in gone)
+
+    def _await_decision(self, number: int) -> None:
+        world = self._comm.world
+        deadline = time.monotonic() + world.config.operation_timeout_s
+        while self._bound is not None and number >= self._bound:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or world.is_closed:
+                raise CommunicationTimeout.describe(
+                    "the ranks that are left have not agreed on the first round of "
+                    "their new graph",
+                    operation="DistributedOptimizer",
+                    name=self._name,
+                    rank=world.rank,
+                    remedy="A rank that is left may have stopped; see the other ranks",
+                )
+            self._changed.wait(min(left_s, 1.0))
+
+    def _propose(self) -> None:
+        """Start the agreement, unless that was done since the last rank has gone."""
+        with self._changed:
+            count = len(self._members.gone)
+            if count == self._asked or self._comm.world.is_closed:
+                return
+            self._asked = count
+            left = self._left(count)
+            begun = self._round
+            bound = begun + LEAD
+            self._bound = bound if self._bound is None else min(bound, self._bound)
+            known = [self._decided.get(number, 0) for number in range(count)]
+        world = self._comm.world
+        ranks = [self._comm.ranks[member] for member in left]
+        try:
+            group = Communicator(world, ranks, owner=f"{self._name}.{count}")
+            handle = allreduce_nonblocking(
+                torch.tensor([begun, *known]),
+                op=Max,
+                name=f"{self._name}.regroup",
+                process_set=group,
+            )
+            handle.on_finish(lambda: self._take(count, group, handle))
+        except BluecommError as error:
+            _log.info("rank %d: %s", world.rank, error)
+
+    def _take(
+        self, count: int, group: Communicator, handle: Handle[torch.Tensor]
+    ) -> None:
+        """Take the decision of an agreement, unless a member was lost meanwhile."""
+        try:
+            begun, *known = handle.wait().tolist()
+        except BluecommError as error:
+            # The next report of the launcher starts another one.
+            _log.info("rank %d: %s", self._comm.world.rank, error)
+            return
+        finally:
+            with contextlib.suppress(BluecommError, ValueError):
+                group.free()
+        with self._changed:
+            if count != self._asked:
+                # The later proposal has said that this rank does not know the result.
+                return
+            decided = {number: first for number, first in enumerate(known) if first > 0}
+            decided[count] = max([begun + LEAD, *decided.values()])
+            self._decided.update(decided)
+            self._bound = None
+            self._changed.notify_all()
