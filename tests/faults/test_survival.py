@@ -60,26 +60,43 @@ def test_the_same_error_on_two_ranks_ends_the_job(tmp_path):
         assert job.left() == {}
 
 
+# What is not covered raises on all ranks, before any rank is lost.
 REFUSED = """
-import sys, torch
+import torch, torch.distributed as dist
 import bluecomm as bf
 bf.init()
 parameter = torch.nn.Parameter(torch.ones(3))
 optimizer = torch.optim.SGD([parameter], lr=0.1)
-bf.DistributedOptimizer(optimizer, algorithm=sys.argv[1])
+
+def distributed(algorithm, **options):
+    bf.DistributedOptimizer(optimizer, algorithm=algorithm, **options)
+
+for make in (
+    lambda: distributed("gradient_allreduce"),
+    lambda: distributed("gossip_pga"),
+    lambda: distributed("neighbor_allreduce", uneven_inputs=True),
+    lambda: dist.init_process_group("bluecomm"),
+):
+    try:
+        make()
+    except Exception as error:
+        print(f"refused: {error}", flush=True)
 """
 
 
-def test_an_algorithm_that_is_not_covered_is_refused_by_name(tmp_path):
+def test_what_is_not_covered_is_refused_by_name(tmp_path):
     options = ["--on-failure", "continue", "-np", "2"]
-    command = (*python(REFUSED), "gradient_allreduce")
-    with launched(tmp_path, *options, *command) as job:
-        assert job.wait() == 1
-        assert re.search(
-            r"continue does not cover the algorithm gradient_allreduce yet; use one of "
-            r".*neighbor_allreduce",
-            job.err,
-        )
+    with launched(tmp_path, *options, *python(REFUSED)) as job:
+        assert job.wait() == 0, job.out + job.err
+        for rank in (0, 1):
+            said = re.findall(rf"^\[{rank}\] refused: (.*)$", job.out, re.MULTILINE)
+            assert len(said) == 4, job.out + job.err
+            for text, name in zip(
+                said[:2], ("gradient_allreduce", "gossip_pga"), strict=True
+            ):
+                assert f"does not cover the algorithm {name} yet; use one of" in text
+            assert "uneven_inputs=True needs all ranks" in said[2]
+            assert "does not cover the process groups of torch yet" in said[3]
 
 
 def test_every_covered_algorithm_is_tested():
