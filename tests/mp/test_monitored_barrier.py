@@ -74,7 +74,8 @@ def fail_by_a_signal() -> list[str]:
         if bf.rank() == rank:
             previous = signal.signal(signal.SIGALRM, interrupt)
             with contextlib.suppress(Interrupted):
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                # Time enough to wait in the barrier, even on a slow machine.
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
                 bf.monitored_barrier()
             signal.signal(signal.SIGALRM, previous)
             engine = current_process().communicator.world.engine
