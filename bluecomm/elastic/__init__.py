@@ -26,8 +26,10 @@ def events() -> list[MemberEvent]:
 def members() -> list[int]:
     """Return the ranks that are left, ascending.
 
-    Operations among them need a set of their own, which each of them makes alike:
-    ``bf.add_process_set(bf.elastic.members())``.
+    The report of a loss reaches the ranks at different times, so two ranks may get
+    different lists for a moment. For operations among the ranks that are left, each of
+    them makes ``bf.ProcessSet(event.left)`` of the same event ``"regrouped"``, which
+    all of them get in the same round.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
