@@ -4,9 +4,9 @@
 
 namespace py = pybind11;
 
-// Nothing here relies on the GIL for exclusion: the engine, windows, recorders and the
-// allocator of shared memory have locks of their own, so do Python's containers, and
-// all else that threads share is constant.
+// The extension does not rely on the GIL for exclusion. The engine, windows, recorders
+// and the allocator of shared memory have locks of their own, as Python's containers
+// do. Everything else that threads share is constant.
 PYBIND11_MODULE(_native, module, py::mod_gil_not_used()) {
   module.doc() = "The native engine of bluecomm.";
   bluecomm::bindings::register_shared_memory(module);

@@ -1,5 +1,6 @@
-// What happens to operations when a peer is lost or has finished. The engine calls
-// these functions under its progress lock; docs/survival.md has the states.
+// Ends operations whose peer is lost or has finished, or lets them go on without it.
+// The engine calls these functions under its progress lock; docs/survival.md has the
+// states.
 //
 // By default an operation that still needs the peer fails, once the control plane has
 // had time to report the reason. In a job that survives losses, operations whose kind

@@ -56,7 +56,7 @@ class GatherState {
   // The part of the destination that has not been written.
   std::span<const std::byte> unwritten() const { return gather_.dst.subspan(written_); }
 
-  // What drop() has done about a source: kKept if all of its bytes are here, kReplaced
+  // The effect of drop() on a source: kKept if all of its bytes have arrived, kReplaced
   // if it is no longer a source, kInvalid if bytes that were combined may be wrong.
   enum class Drop : std::uint8_t { kKept, kReplaced, kInvalid };
   // Leaves out source `index`, whose rank is lost, unless its bytes are all here: from

@@ -106,7 +106,7 @@ struct Lanes<Float32Item, CpuLevel::kAvx2> {
   }
 };
 
-// What the lanes of float and double have in common.
+// The common part of the lanes of float and double.
 template <typename T, std::size_t kBytes>
 struct VectorLanes {
   using Computed __attribute__((vector_size(kBytes))) = T;

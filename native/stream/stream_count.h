@@ -43,7 +43,7 @@ class StreamCount {
   // How long a trial waits for its last streams. A stream whose first packet is lost
   // opens after a second.
   static constexpr std::chrono::milliseconds kOpening{100};
-  // So many times the rate of fewer streams makes more of them worthwhile.
+  // More streams are worthwhile if they reach this many times the rate of fewer.
   static constexpr double kGain = 1.15;
 
   // `max` is the largest number of streams.
@@ -55,7 +55,7 @@ class StreamCount {
   // ... and how many of them carry chunks.
   std::size_t used() const { return used_; }
 
-  // What a link reports at each turn.
+  // The report of a link at each turn.
   struct Load {
     bool blocked = false;      // chunks wait and no stream can take one
     std::uint64_t nbytes = 0;  // acknowledged by the peer's kernel so far

@@ -54,7 +54,7 @@ void Membership::hear(Uid member, Time now) {
 }
 
 void Membership::receive(Uid sender, const MembershipMessage& message, Time now) {
-  // What the dead have sent may contradict what was decided because they are dead.
+  // A message of the dead may contradict a decision that counts on their deaths.
   if (dead_.contains(sender)) return;
   hear(sender, now);
   if (is_about_next(sender, message)) {

@@ -16,9 +16,9 @@
 
 namespace bluecomm {
 
-// One member's part in the agreement about who is a member; docs/survival.md describes
-// the protocol. Pure: it has no clock, no thread and no socket. The caller passes in
-// evidence, messages and the time, and sends what take_posts() returns. Not
+// One member's part in the agreement about who is a member; docs/membership.md
+// describes the protocol. Pure: it has no clock, no thread and no socket. The caller
+// passes in evidence, messages and the time, and sends what take_posts() returns. Not
 // thread-safe.
 class Membership {
  public:

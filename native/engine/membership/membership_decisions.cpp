@@ -27,7 +27,8 @@ void Membership::advance(Time now) {
     const Ballot promised = voter_.promised();
     const bool is_led =
         promised.is_set() && !suspicions_.unreachable().contains(promised.rank);
-    // Two that each count the other as lost would otherwise propose by turns for ever.
+    // Otherwise two members that each count the other as lost would propose by turns
+    // for ever.
     const bool leads = attempts_ == 0 && !is_led && lowest_reachable() == rank_;
     if (!proposer_.is_active() && (leads || now >= *my_turn_)) start_ballot(now);
   }
@@ -57,7 +58,7 @@ void Membership::advance(Time now) {
 
 void Membership::repeat(Time now) {
   repeat_at_ = now + timing_.repeat;
-  // To the one that leads, and to each in turn, who may know the decision.
+  // To the member that leads, and to each in turn, because it may know the decision.
   repeat_to_ = (repeat_to_ + 1) % epoch().size();
   for (const int to : {lowest_reachable(), repeat_to_}) {
     if (to != rank_ && !suspicions_.dead().contains(to)) post(to, suspect(), now);

@@ -12,7 +12,7 @@
 namespace bluecomm {
 namespace {
 
-// Which fields a message of an action has. The others are zero.
+// The fields that the messages of an action have. The others are zero.
 struct CarriedFields {
   bool ballot = true;
   bool other = false;

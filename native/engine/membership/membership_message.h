@@ -9,8 +9,8 @@
 #include "engine/membership/suspicions.h"
 #include "engine/membership/voter.h"
 
-// The messages by which members agree on the next epoch; docs/survival.md describes the
-// protocol. On the wire a message is the payload of a post, of at most
+// The messages by which members agree on the next epoch; docs/membership.md describes
+// the protocol. On the wire a message is the payload of a post, of at most
 // Channel::kMaxPost bytes.
 
 namespace bluecomm {

@@ -11,7 +11,7 @@ namespace bluecomm {
 // A side decides if it is more than half of the epoch, or exactly half with rank 0, or
 // if nobody else is left. The certainly dead are not subtracted from the whole: they
 // may have decided together with members that this side does not reach
-// (docs/survival.md has the schedule).
+// (docs/membership.md has an example).
 inline bool is_primary(const MemberSet& present, const MemberSet& dead) {
   if (present.empty()) return false;
   const int size = present.size();

@@ -1,5 +1,6 @@
 // Runs the ballots by which a member has the next epoch decided. Membership calls it
-// for each answer and each tick. docs/survival.md explains why the decisions are safe.
+// for each answer and each tick. docs/membership.md explains why the decisions are
+// safe.
 #include "engine/membership/proposer.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ Proposer::Step Proposer::advance(Time now, const MemberSet& dead,
     return Step::kWait;
   }
   if (is_gathering()) {
-    // Without enough reports it waits on: more may come, or more may die.
+    // Without enough reports it goes on waiting: more may come, or more may die.
     if (now - since_ < timing_.gather || !is_primary(reported_, dead)) {
       return Step::kWait;
     }
@@ -61,7 +62,7 @@ Proposer::Step Proposer::advance(Time now, const MemberSet& dead,
     return Step::kPrepare;
   }
   if (is_primary(acked_, announced_)) return Step::kCommit;
-  // Those who accepted must have known of each death that the decision counts on.
+  // All that accepted must have known of each death that the decision counts on.
   if (is_primary(acked_, dead)) return Step::kRestart;
   return now - since_ < timing_.patience ? Step::kWait : Step::kGiveUp;
 }

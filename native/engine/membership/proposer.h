@@ -16,9 +16,9 @@ class Proposer {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // What the caller sends next, to each member in missing().
-  //
-  // kRestart: more members have died, and a new ballot has to say so before it decides.
+  // The next step of the caller. kPrepare: send PREPARE to each member in missing().
+  // kRestart: begin a new ballot, because more members have died, and a ballot has to
+  // say so before it decides.
   enum class Step { kWait, kPrepare, kCommit, kRestart, kGiveUp };
 
   Proposer(int size, const MembershipTiming& timing) : size_(size), timing_(timing) {}

@@ -16,7 +16,7 @@ enum class Evidence : std::uint8_t {
   kDead,     // its process has ended, or it has left the job
 };
 
-// What one member says of the others.
+// The accusations of one member against the others.
 struct Accusations {
   Accusations() = default;
   explicit Accusations(int size)

@@ -17,7 +17,7 @@ struct Ballot {
   bool is_set() const { return counter != 0; }
 };
 
-// What is decided about the next epoch.
+// A possible decision about the next epoch.
 struct Proposal {
   MemberSet survivors;
   std::uint64_t first_round = 0;

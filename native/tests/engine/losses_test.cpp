@@ -1,5 +1,6 @@
-// What a lost peer does to running and later operations in a job that survives losses:
-// each element's weights still add up to one, whatever had arrived from the peer.
+// The effect of a lost peer on running and later operations in a job that survives
+// losses: each element's weights still add up to one, whatever had arrived from the
+// peer.
 #include <algorithm>
 #include <cstring>
 #include <memory>

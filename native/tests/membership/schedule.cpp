@@ -360,8 +360,7 @@ void Schedule::settle(int index) {
   }
 }
 
-// --- What must hold
-// --------------------------------------------------------------------
+// --- Rules ---------------------------------------------------------------------------
 
 void Schedule::check_install(int index) {
   Node& node = nodes_[at(index)];

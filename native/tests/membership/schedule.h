@@ -45,7 +45,7 @@ class Schedule {
 
   int epochs() const { return epochs_; }
   int messages() const { return messages_; }
-  // What happened, if traced.
+  // The events in their order, if traced.
   const std::string& trace() const { return trace_; }
 
  private:
@@ -53,7 +53,7 @@ class Schedule {
   using Span = std::chrono::microseconds;
   static constexpr int kMost = 8;
 
-  // What the schedule may do, drawn from its seed.
+  // The faults that the schedule may have, drawn from its seed.
   struct FaultMix {
     int size = 2;
     int machines = 1;

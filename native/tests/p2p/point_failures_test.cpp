@@ -161,7 +161,7 @@ TEST(point_failures, a_lost_peer_fails_what_needs_it) {
   engine.peer_lost(1, "rank 1 was killed");
   check_failure(finish(engine, send), Code::kPeerLost, "rank 1 was killed");
   check_failure(finish(engine, receive), Code::kPeerLost, "rank 1 was killed");
-  // What it had sent before stays valid, and others may still be the source.
+  // Its earlier message stays valid, and other ranks may still be the source.
   CHECK_EQ(run_point(engine, recv_call(engine, probe, 1, 5)).text, "");
   CHECK_EQ(probe[0], 9.0F);
   CHECK(!engine.done(any));

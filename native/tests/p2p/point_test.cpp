@@ -99,7 +99,7 @@ TEST(points, cancelled_messages_use_no_credit) {
   for (std::uint64_t i = 0; i < PointCredit::kLimit; ++i) {
     CHECK(sender.may_send());
     sender.count_sent();
-    // Of three messages, one waits for a receive, one is matched, and one is cancelled
+    // One of three messages waits for a receive, one is matched, and one is cancelled
     // before its header leaves the sender.
     if (i % 3 < 2) receiver.arrive(sender.sent());
     if (i % 3 == 1) receiver.count_taken();
