@@ -70,8 +70,8 @@ class LaunchConfig:
         start_timeout_s: Seconds within which every host must answer, and then every
             rank must call ``init``.
         failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
-        on_failure: What the failure of a rank does: ``end`` ends the job, ``continue``
-            lets the other ranks go on.
+        on_failure: ``end`` to end the job when a rank fails, ``continue`` to let the
+            other ranks go on.
     """
 
     command: tuple[str, ...]

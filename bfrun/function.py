@@ -51,8 +51,8 @@ def run(
             ``ranks_per_machine=2`` or ``failure_timeout_s=30``.
 
     Returns:
-        The results in rank order; ``None`` for a rank that ``on_failure="continue"``
-        has let the others survive.
+        The results in rank order. With ``on_failure="continue"`` the result of a lost
+        rank is ``None``.
 
     Raises:
         JobFailed: A rank failed. The error has the exit code and the report.

@@ -10,9 +10,9 @@ def require_package(name: str, least: str, user: str, note: str = "") -> None:
 
     Args:
         name: The package.
-        least: Its lowest version that serves, such as ``"2.6"``.
+        least: Its lowest version that works, such as ``"2.6"``.
         user: The module that needs it.
-        note: More for the error's text.
+        note: Text to append to the error.
 
     Raises:
         ImportError: It cannot be imported, or is older.

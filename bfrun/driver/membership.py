@@ -59,8 +59,8 @@ class Failure:
         hint: Evidence of a deeper cause, such as the out-of-memory killer.
         told: Whether the rank itself reported the failure before its process ended.
         peers: Lost ranks that the rank's error names.
-        error: The error that the rank itself reported, without numbers, which equals
-            that of other ranks if a mistake in the program is the cause.
+        error: The error that the rank itself reported, with 0 for each number. If a
+            mistake in the program is the cause, other ranks report the same one.
     """
 
     rank: int

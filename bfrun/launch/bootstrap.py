@@ -28,7 +28,7 @@ AGENT_FILES = (
     ),
 )
 
-# What the receiving program runs: the guard, which writes the marker before all else.
+# The receiving program runs the guard, which writes the marker before all else.
 _MAIN = """\
 from bfrun.agent import guard
 guard.main(sys.argv[2].encode("ascii"))

@@ -12,7 +12,7 @@ from bluecomm.optim.algorithm import Algorithm
 class AlgorithmStrategy(LaunchedRanks):
     """A strategy that trains with an algorithm of ``DistributedOptimizer``.
 
-    To be put before Lightning's ``DDPStrategy`` among the bases of a strategy.
+    A strategy has it before Lightning's ``DDPStrategy`` among its bases.
 
     Args:
         algorithm: Name or class of the algorithm.

@@ -18,7 +18,7 @@ def save_own(
     Args:
         io: Lightning's ``CheckpointIO``.
         path: The common checkpoint.
-        digests: Those of its models.
+        digests: Digests of its models.
         own: This rank's state.
     """
     io.save_checkpoint(part_of(digests, own), path_of_rank(path))

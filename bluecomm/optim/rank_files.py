@@ -54,7 +54,7 @@ def part_of(digests: dict[str, str], own: dict[str, Any]) -> dict[str, Any]:
     """Return what this rank's file is to contain.
 
     Args:
-        digests: Those of all models in the common checkpoint.
+        digests: Digests of all models in the common checkpoint.
         own: This rank's state.
     """
     return {"checkpoint": digests, "own": own}
@@ -73,7 +73,7 @@ def agreed_part(
 
     Args:
         path: The common checkpoint.
-        digests: Those of the models that were loaded from it, which may be some.
+        digests: Digests of the models that were loaded from it: all, or only some.
         load: Returns the contents of this rank's file; None if it does not exist.
     """
     found = None

@@ -26,12 +26,12 @@ LEAD = 16
 
 
 class Regrouping:
-    """The agreement of the ranks of one optimizer. One for its whole life.
+    """The agreement of the ranks of one optimizer, which it keeps for its whole life.
 
     When the launcher reports that a rank has gone, the thread that hears it starts an
     allreduce among the ranks that are left: the highest round that any of them has
-    begun, plus ``LEAD``, is the first round of the new graph. Until it knows that
-    round, a rank begins no round that could be as late. If another rank goes
+    begun, plus ``LEAD``, is the first round of the new graph. Until a rank knows the
+    result, it begins no round that may belong to the new graph. If another rank goes
     meanwhile, the next allreduce also carries the decisions that some ranks have heard
     and others have not, so all ranks make the same changes.
 
@@ -101,12 +101,12 @@ class Regrouping:
                     operation="DistributedOptimizer",
                     name=self._name,
                     rank=world.rank,
-                    remedy="A rank that is left may have stopped; see the other ranks",
+                    remedy="Another rank may have stopped; look at the ranks' output",
                 )
             self._changed.wait(min(left_s, 1.0))
 
     def _propose(self) -> None:
-        """Start the agreement, unless that was done since the last rank has gone."""
+        """Start the agreement, unless it has begun since the last rank went."""
         with self._changed:
             count = len(self._members.gone)
             if count == self._asked or self._comm.world.is_closed:

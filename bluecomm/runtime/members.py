@@ -18,9 +18,9 @@ class MemberEvent:
     Attributes:
         kind: ``"lost"``: a rank has failed; ``"finished"``: its program has ended;
             ``"regrouped"``: an optimizer's graph has only the ranks that are left.
-        time_s: Seconds since the epoch.
+        time_s: Time of the event, as ``time.time()`` gives it.
         rank: The rank that has gone; -1 for ``"regrouped"``.
-        text: What happened, as a sentence.
+        text: The event, as a sentence.
         left: The ranks that are left, or those of the graph.
     """
 
@@ -62,7 +62,7 @@ class Members:
 
     @property
     def events(self) -> list[MemberEvent]:
-        """What has happened so far."""
+        """The events so far, in their order."""
         with self._lock:
             return list(self._events)
 

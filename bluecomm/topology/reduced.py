@@ -9,16 +9,16 @@ import numpy as np
 from bluecomm.topology.schedule import TopologySchedule, is_doubly_stochastic_for
 from bluecomm.topology.weights import NeighborWeights
 
-# Rounds that stand for a schedule that never repeats.
+# Number of rounds by which a schedule that never repeats is judged.
 _ROUNDS = 64
 
 
 class ReducedSchedule(TopologySchedule):
     """A schedule without some of its ranks.
 
-    A rank keeps for itself the weights that it gave to ranks that have left, so the
-    weights that it gives still sum to 1. If the matrix of a round is symmetric, so is
-    the reduced one.
+    A rank keeps for itself the weights that it gave to lost ranks, so the weights that
+    it gives still sum to 1. If the matrix of a round is symmetric, so is the reduced
+    one.
 
     Args:
         schedule: The schedule of all ranks.
@@ -60,7 +60,7 @@ class ReducedSchedule(TopologySchedule):
 
 
 def is_connected(schedule: TopologySchedule) -> bool:
-    """Return whether what each rank has reaches all others, over a period."""
+    """Return whether the values of each rank reach all others, in enough periods."""
     reach = np.eye(schedule.size, dtype=bool)
     for number in range(min(schedule.period or _ROUNDS, _ROUNDS)):
         reach |= schedule.matrix(number) > 0

@@ -15,13 +15,13 @@ import torch
 from bluecomm.runtime.call import Call
 
 _FRAMES = 8
-# So many lines of messages, by group, ranks and tag, are counted.
+# Messages are counted for at most this many combinations of group, ranks and tag.
 _LINES = 1024
 _OURS = os.path.dirname(__file__)
 
 
 class Message(NamedTuple):
-    """Whom a send or a receive names; the ranks are those of the world.
+    """The ranks and the tag of a send or a receive; the ranks are those of the world.
 
     Attributes:
         source: Rank of the sender; None for a receive from any rank.
@@ -46,7 +46,7 @@ class Entry:
         operation: torch's name of the call.
         group: Name of its group.
         calls: The engine's operations that it consists of. A refused call has none.
-        message: What a send or a receive names.
+        message: The ranks and the tag of a send or a receive.
     """
 
     __slots__ = (

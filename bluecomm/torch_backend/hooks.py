@@ -1,4 +1,4 @@
-"""Functions that a program has called around each call of a group, as in torch 2.14.
+"""Hooks: a program's functions before and after each call of a group, as in torch 2.14.
 
 torch calls hooks in its C++ dispatcher, which calls of a group written in Python do not
 pass. So the group calls them itself. A group without hooks pays nothing: the first hook
@@ -31,7 +31,7 @@ _NAN_CHECK = -1
 
 @dataclasses.dataclass(frozen=True)
 class PreHookArgs:
-    """What a hook learns before a call: the fields of torch's class of this name.
+    """Argument of a hook before a call, with the fields of torch's class of this name.
 
     Attributes:
         name: Member of torch's ``HookOpName``; its name if torch has no such class.
@@ -52,7 +52,7 @@ class PreHookArgs:
 
 @dataclasses.dataclass(frozen=True)
 class PostHookArgs:
-    """What a hook learns after a call: the fields of torch's class of this name.
+    """Argument of a hook after a call, with the fields of torch's class of this name.
 
     Attributes:
         name: As in ``PreHookArgs``.
@@ -116,7 +116,7 @@ _METHODS = {
 
 
 class Hooks(GroupCalls):
-    """Methods that register hooks. Do so between calls, and with numbers of your own.
+    """Methods that register hooks. Call them between calls, with numbers of your own.
 
     Hooks are called in ascending order of their numbers, on the thread of the call. If
     one that comes before a collective raises, the collective fails on all ranks with
@@ -136,7 +136,7 @@ class Hooks(GroupCalls):
         self._forget_hook("pre", hook_id)
 
     def register_post_hook(self, hook_id: int, hook: PostHook) -> None:
-        """Call ``hook`` after each call of the group; an asynchronous one goes on."""
+        """Call ``hook`` after each call of the group, which may still be running."""
         self._call_hooks().post[hook_id] = hook
 
     def unregister_post_hook(self, hook_id: int) -> None:
@@ -160,7 +160,7 @@ class Hooks(GroupCalls):
         """Raise if an input has an element that is not a number.
 
         Raises:
-            RuntimeError: It has.
+            RuntimeError: An input has one.
         """
         word = getattr(args.name, "name", args.name)
         if word == "BROADCAST" and args.root != self._comm.rank:

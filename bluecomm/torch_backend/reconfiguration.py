@@ -1,4 +1,4 @@
-"""Another set of ranks for a group that exists, as torch's reconfigure takes it."""
+"""Gives an existing group other members, as torch's ``reconfigure`` does."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ class Reconfiguration(Exchanges):
     def reconfigure(self, opts: ReconfigureOptions) -> GroupWork | None:
         """Give the group other members.
 
-        Operations that are outstanding fail. Those that start from now on are among the
-        new members.
+        Outstanding operations fail, and later ones run among the new members.
 
         Args:
-            opts: ``handles``: those of the new members; a list in the order of their
-                ranks, a set for the order of the world. ``uuid``: a number of this
-                membership, the same on all members and new for each. ``timeout``: how
+            opts: ``handles``: the handles of the new members, as a list in the order of
+                their ranks, or as a set for the order of the world. ``uuid``: a number,
+                the same on all members and another one for each call. ``timeout``: how
                 long to wait for the other members; None for the group's deadline.
 
         Returns:

@@ -83,7 +83,7 @@ def share_world(options: BackendOptions) -> WorldShare:
     torch's default, replaces ``BLUECOMM_START_TIMEOUT_S``.
 
     Args:
-        options: What torch passes to the creator of a backend.
+        options: The options that torch passes to the creator of a backend.
 
     Raises:
         BluecommError: The ranks of the world are not those of torch; or the group has

@@ -27,7 +27,7 @@ from bluecomm.torch_backend.work import GroupWork
 
 # torch's tags are 32-bit numbers.
 _FIRST_TAG = 1 << 40
-# A header has an action, and the place and number of the elements that follow it.
+# A header has an action, and the offset and number of the elements that follow it.
 _PUT, _SIGNAL = 0, 1
 
 
@@ -122,7 +122,7 @@ class GroupWindow:
         Args:
             tensor: Values of the type of the target's tensor.
             dst_rank: Target, in the group.
-            target_offset_nelems: Place of the first element in the target's tensor.
+            target_offset_nelems: Offset of the first element in the target's tensor.
             async_op: Whether to return a Work, which has ended when the target has
                 taken the values; they must not change before. Otherwise they are
                 copied, and the call returns at once.

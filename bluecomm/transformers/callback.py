@@ -24,11 +24,11 @@ from bluecomm.transformers.without_ddp import check_arguments, prepare_without_d
 class BluecommCallback(TrainerCallback):  # type: ignore[misc]  # has no types
     """Trains with any algorithm of ``DistributedOptimizer``, and without DDP.
 
-    To be the last of the Trainer's ``callbacks=``. The ranks start with the model of
-    rank 0, and see different batches, as with DDP. They evaluate and save the average
-    of their models, and have it when ``train`` returns. Into each checkpoint each rank
-    writes a file of its own, from which as many ranks continue exactly. The model
-    remains one around which no Trainer puts DDP.
+    Put it last in the Trainer's ``callbacks=``. The ranks start with the model of rank
+    0, and see different batches, as with DDP. They evaluate and save the average of
+    their models, and have it when ``train`` returns. Into each checkpoint each rank
+    writes a file of its own, from which as many ranks continue exactly. Later Trainers
+    do not wrap the model in DDP, either.
 
     Args:
         algorithm: Name or class of the algorithm.

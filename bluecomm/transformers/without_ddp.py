@@ -47,8 +47,8 @@ def check_arguments(args: Any) -> None:
 def prepare_without_ddp(model: nn.Module) -> None:
     """Prepare a model as Accelerate does for evaluation: without DDP.
 
-    Accelerate leaves a model that has been prepared as it is, also in the Trainer. So
-    mixed precision works as usual.
+    Accelerate prepares no model twice, so the Trainer adds no DDP. Mixed precision
+    works as usual.
     """
     # A new Accelerator shares the settings of the Trainer's, but for these.
     settings = GradientState().plugin_kwargs

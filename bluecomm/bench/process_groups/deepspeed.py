@@ -1,4 +1,4 @@
-"""DeepSpeed's allreduce over shared memory, with which it infers on CPUs."""
+"""DeepSpeed's allreduce over shared memory, for inference on CPUs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_installed() -> bool:
 class DeepSpeed:
     """``deepspeed.comm.inference_all_reduce`` of float32 on one machine.
 
-    Calls the operation below it, without the default group that DeepSpeed would make.
-    Rank 0 compiles it at the first use.
+    Calls the operation below that function, because the function would make a default
+    group. Rank 0 compiles the operation at the first use.
 
     Attributes:
         name: The name in the results.
@@ -45,7 +45,7 @@ class DeepSpeed:
 
 
 def _load() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the operation; collective."""
+    """Return the operation. Collective."""
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
     if rank() != 0:

@@ -24,7 +24,7 @@ ALONE = "none"
 DDP = "ddp"
 FSDP = "fsdp"
 
-# What is not an algorithm of DistributedOptimizer.
+# Names that are not algorithms of DistributedOptimizer.
 _PLAIN = (ALONE, DDP, FSDP)
 
 _NEIGHBOR = "neighbor_allreduce"

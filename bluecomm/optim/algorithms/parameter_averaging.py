@@ -208,7 +208,8 @@ class ParameterAveraging(Algorithm):
         if self._uneven_inputs:
             raise ValueError(
                 "DistributedOptimizer: uneven_inputs=True needs all ranks in each "
-                "round, so it does not go with bfrun --on-failure continue"
+                "round, so it does not go with bfrun --on-failure continue; leave one "
+                "of the two out"
             )
 
     def _regroup(self, regrouping: Regrouping) -> None:
@@ -217,8 +218,8 @@ class ParameterAveraging(Algorithm):
         if self._kind is not self.communication_type:
             raise ValueError(
                 f"DistributedOptimizer: communication_type {self._kind.name} does not "
-                "go with bfrun --on-failure continue, only "
-                f"{self.communication_type.name}"
+                "go with bfrun --on-failure continue; use "
+                f"{self.communication_type.name}, or leave the option out"
             )
         number = context.schedule.round
         left = regrouping.begin_round(number)

@@ -146,7 +146,7 @@ class NeighborExchange(GraphExchange):
             self._regrouped = RegroupedWeights(schedule, left, self._comm.rank)
 
     def _schedule_for(self, left: Sequence[int]) -> TopologySchedule | None:
-        """Return the schedule of those that are left; None if the user's holds."""
+        """Return the schedule of those that are left; None to keep the user's."""
         if self._dynamic is not None:
             return self._dynamic.regrouped(left, self._suits)
         in_force = self._comm.topology

@@ -19,8 +19,8 @@ class RegroupedWeights:
 
     Args:
         schedule: Schedule of the members that are left, numbered in their order.
-        left: These members, ascending.
-        member: One of them.
+        left: The members that are left, ascending.
+        member: The one of them whose weights these are.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ def regroup(
 ) -> TopologySchedule:
     """Return a schedule for the members that are left, the same on all of them.
 
-    It is the same kind of schedule if that exists for their number, otherwise the given
-    one without the others. If that does not connect them, or does not suit, it is
-    another graph, and the first of them logs a warning.
+    The result is the same kind of schedule if that exists for their number, otherwise
+    the given schedule without the other members. If that does not connect those that
+    are left, or does not suit, another graph replaces it, and a warning is logged.
 
     Args:
         schedule: The schedule of all members.
         left: The members that are left, ascending.
         suits: Returns whether the algorithm can use a schedule.
-        fallback: Makes that other graph from their number. Default: the exponential-2
-            graph.
+        fallback: Makes the other graph from the number of members that are left.
+            Default: the exponential-2 graph.
     """
     size = len(left)
     resized = schedule.resized(size)
