@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def name(self) -> tuple[int, str, int]:
-        """What distinguishes this cell from others."""
+        """Size, place and load, which no other cell shares."""
         return self.size, self.place, self.load
 
 

@@ -282,7 +282,7 @@ def _refuse_alike(rounds):
 
 def test_nothing_is_left_of_a_call_that_all_ranks_refuse():
     for errors, agreed, pending, late in run_ranks(RANKS, _refuse_alike, 5):
-        # Nobody waited, so nobody has heard of the others' refusals.
+        # The ranks did not wait, so none has heard of the others' refusals.
         assert None not in errors
         assert agreed == [0.0, 1.0, 2.0, 3.0]
         assert pending == []

@@ -60,7 +60,7 @@ def test_the_same_error_on_two_ranks_ends_the_job(tmp_path):
         assert job.left() == {}
 
 
-# What is not covered raises on all ranks, before any rank is lost.
+# Calls that are not covered raise on all ranks, before any rank is lost.
 REFUSED = """
 import torch, torch.distributed as dist
 import bluecomm as bf

@@ -1,4 +1,4 @@
-"""torchrun starts Lightning's strategy; Slurm and several hosts have tests beside."""
+"""torchrun starts Lightning's strategy; Slurm and several hosts have other tests."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_the_others_name_the_first() -> None:
 
 
 class Interrupted(Exception):
-    """What a signal handler of the program raises."""
+    """Raised by a signal handler of the program."""
 
 
 def fail_by_a_signal() -> list[str]:

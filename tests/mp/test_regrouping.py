@@ -42,7 +42,7 @@ def regroups(reports):
     [
         [[(3, 3)], [(3, 3)], [(3, 3)], []],
         [[(0, 3)], [(9, 3)], [(15, 3)], []],
-        # Nobody ends the first agreement, in which rank 2 should take part.
+        # The first agreement never ends, because rank 2 takes no part in it.
         [[(2, 3), (5, 2)], [(4, 3), (4, 2)], [], []],
     ],
     ids=["together", "apart", "another goes meanwhile"],

@@ -1,4 +1,4 @@
-"""What torch 2.14 has added to groups: hooks, reconfigure and windows."""
+"""Hooks, reconfigure and windows, which torch 2.14 has added to groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strategies refuse before any rank communicates."""
+"""The strategies refuse unfit arguments before any rank communicates."""
 
 import pytest
 import torch

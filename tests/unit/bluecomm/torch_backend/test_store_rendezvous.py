@@ -217,7 +217,7 @@ def test_a_fork_of_a_rank_has_no_world():
     said = said_by_a_fork(lambda: share_world(options()))
     assert said.startswith("ShutdownError: ")
     assert "is a fork of rank 0" in said
-    # What the fork gives back is still there for the rank.
+    # The rank still has the share that the fork gives back.
     assert said_by_a_fork(share.release) == "nothing"
     assert bf.allreduce(torch.ones(1)).item() == 1.0
     share.release()

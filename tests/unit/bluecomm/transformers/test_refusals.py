@@ -1,4 +1,4 @@
-"""What the callback refuses before any rank communicates."""
+"""The callback refuses unfit arguments before any rank communicates."""
 
 import types
 
