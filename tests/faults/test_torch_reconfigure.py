@@ -17,7 +17,7 @@ pytestmark = pytest.mark.faults
 
 RANKS = 3
 PROGRAM = """
-import os, signal, sys, types
+import os, signal, sys, time, types
 import torch, torch.distributed as dist
 import bluecomm as bf
 
@@ -29,7 +29,10 @@ group = dist.group.WORLD
 handles = [None] * 3
 dist.all_gather_object(handles, group.get_reconfigure_handle())
 dist.barrier()
+open(f"{folder}/past-{rank}", "w").close()
 if rank == 1:
+    while not all(os.path.exists(f"{folder}/past-{other}") for other in (0, 2)):
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     while True:
