@@ -37,7 +37,7 @@ def run_each(
     *,
     np: int,
     bfrun_options: Sequence[str] = (),
-    limit_s: float = 300.0,
+    limit_s: float = 1500.0,
 ) -> tuple[dict[str, Any], str]:
     """Return the examples' ``--json`` results, by case, and their whole output.
 

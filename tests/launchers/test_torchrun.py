@@ -26,7 +26,7 @@ def job(tmp_path_factory):
     options = ["--nproc-per-node", str(RANKS), "--max-restarts", "4"]
     program = ["-m", "tests.launchers.without_bluecomm", "starts_of_torchrun"]
     environ = {"TMPDIR": str(tmp_path_factory.mktemp("torchrun"))}
-    done = run_launcher([*TORCHRUN, *options, *program], environ=environ, limit_s=300)
+    done = run_launcher([*TORCHRUN, *options, *program], environ=environ, limit_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

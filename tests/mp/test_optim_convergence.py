@@ -38,7 +38,7 @@ def train_all():
 @pytest.fixture(scope="module")
 def trained():
     """Return (few, many) for each method, with ranks stacked; trained in one job."""
-    ranks = run_ranks(RANKS, train_all, limit_s=120)
+    ranks = run_ranks(RANKS, train_all, limit_s=600)
     return {
         name: tuple(np.stack([rank[name][k] for rank in ranks]) for k in range(2))
         for name in METHODS

@@ -32,6 +32,6 @@ def test_transport_passes_the_suite(name: str, library: str, build: str) -> None
         # MPI itself leaks memory.
         ASAN_OPTIONS="detect_leaks=0",
     )
-    done = run(mpi.command(1, str(tests), "--filter", "mpi."), variables, limit_s=100)
+    done = run(mpi.command(1, str(tests), "--filter", "mpi."), variables, limit_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "26 tests, 0 failed" in done.stdout

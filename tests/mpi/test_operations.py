@@ -41,7 +41,7 @@ def launch(name: str) -> tuple[list[dict[str, str]], str]:
         variables["MPI4PY_LIBMPI"] = str(mpi.library)
     with tempfile.TemporaryDirectory() as folder:
         command = mpi.command(RANKS, *program, folder, FIRST[name])
-        done = run(command, variables, limit_s=100)
+        done = run(command, variables, limit_s=600)
         files = [Path(folder, f"{rank}.json") for rank in range(RANKS)]
         if done.returncode != 0 or not all(file.exists() for file in files):
             return [], f"exit code {done.returncode}: {done.stdout}\n{done.stderr}"

@@ -17,7 +17,7 @@ def test_process_groups_share_the_world_of_init(transport, tmp_path):
     program = (sys.executable, "-m", "tests.launchers.both_apis", str(tmp_path))
     variables = {**environment(), "BLUECOMM_TRANSPORT": transport}
     command = find_mpi("debian-openmpi").command(2, *program)
-    done = run(command, variables, limit_s=100)
+    done = run(command, variables, limit_s=600)
     assert done.returncode == 0, done.stderr
     found = findings(done)
     assert [one["rank"] for one in found] == [0, 1]

@@ -116,7 +116,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(
-    command: list[str], environ: Mapping[str, str], limit_s: float = 60.0
+    command: list[str], environ: Mapping[str, str], limit_s: float = 300.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a launcher to its end; kill it and its ranks at the deadline."""
     with subprocess.Popen(

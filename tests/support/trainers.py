@@ -17,7 +17,7 @@ from bluecomm_autoload import register
 from tests.support.ranks import run_ranks
 
 # The imports of a trainer take a minute where other tests run beside.
-TRAINER_LIMIT_S = 500.0
+TRAINER_LIMIT_S = 1500.0
 
 
 def run_trainers(
