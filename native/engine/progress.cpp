@@ -231,6 +231,8 @@ void Progress::notify_followers() {
   if (work_.completions() == completions_seen_) return;
   completions_seen_ = work_.completions();
   if (followers_ > 0) followers_wake_.notify_all();
+  // It may sleep as the leader that it was when a caller took the lead.
+  if (background_sleeps_ && leader_ != Leader::kBackground) kick(Leader::kBackground);
 }
 
 // --- Sleeping ------------------------------------------------------------------------
