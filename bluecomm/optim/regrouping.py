@@ -47,7 +47,10 @@ class Regrouping:
         self._changed = threading.Condition()
         self._round = 0  # the last round that this rank has begun
         self._bound: int | None = None  # rounds from here on wait for a decision
-        self._asked = 0  # number of ranks that had gone when it last proposed
+        # Number of ranks that had gone when it last proposed; 0 if that has failed.
+        self._asked = 0
+        # Groups of the agreements since the last decision, by that number.
+        self._groups: dict[int, Communicator] = {}
         # First rounds that have been decided, by the number of ranks that had gone.
         self._decided: dict[int, int] = {}
         self._done = 0  # the largest such number whose round has begun
@@ -83,6 +86,7 @@ class Regrouping:
         """Take part in no more agreements."""
         with contextlib.suppress(ValueError):  # it was closed before
             self._stop()
+        self._free_groups()
 
     def _left(self, count: int) -> tuple[int, ...]:
         """Return the members that were left when ``count`` ranks had gone."""
@@ -119,31 +123,39 @@ class Regrouping:
             known = [self._decided.get(number, 0) for number in range(count)]
         world = self._comm.world
         ranks = [self._comm.ranks[member] for member in left]
-        try:
+        # A second attempt has the group of the first, as on the other ranks.
+        group = self._groups.get(count)
+        if group is None:
             group = Communicator(world, ranks, owner=f"{self._name}.{count}")
+            self._groups[count] = group
+        try:
             handle = allreduce_nonblocking(
                 torch.tensor([begun, *known]),
                 op=Max,
                 name=f"{self._name}.regroup",
                 process_set=group,
             )
-            handle.on_finish(lambda: self._take(count, group, handle))
+            handle.on_finish(lambda: self._take(count, handle))
         except BluecommError as error:
-            _log.info("rank %d: %s", world.rank, error)
+            self._ask_again(count, error)
 
-    def _take(
-        self, count: int, group: Communicator, handle: Handle[torch.Tensor]
-    ) -> None:
+    def _ask_again(self, count: int, error: BluecommError) -> None:
+        """Let the next round propose again what could not be agreed.
+
+        Operations may be suspended, or a link between two living ranks may have broken.
+        """
+        _log.info("rank %d: %s", self._comm.world.rank, error)
+        with self._changed:
+            if self._asked == count:
+                self._asked = 0
+
+    def _take(self, count: int, handle: Handle[torch.Tensor]) -> None:
         """Take the decision of an agreement, unless a member was lost meanwhile."""
         try:
             begun, *known = handle.wait().tolist()
         except BluecommError as error:
-            # The next report of the launcher starts another one.
-            _log.info("rank %d: %s", self._comm.world.rank, error)
+            self._ask_again(count, error)
             return
-        finally:
-            with contextlib.suppress(BluecommError, ValueError):
-                group.free()
         with self._changed:
             if count != self._asked:
                 # The later proposal has said that this rank does not know the result.
@@ -153,3 +165,11 @@ class Regrouping:
             self._decided.update(decided)
             self._bound = None
             self._changed.notify_all()
+        self._free_groups()
+
+    def _free_groups(self) -> None:
+        with self._changed:
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            with contextlib.suppress(BluecommError, ValueError):
+                group.free()

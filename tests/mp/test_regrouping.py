@@ -58,6 +58,29 @@ def test_all_ranks_change_at_one_round(reports):
     assert LEAD <= number + 1 <= latest + LEAD
 
 
+def hears_while_suspended():
+    comm = current_communicator()
+    if bf.rank() == 2:
+        bf.barrier()
+        return None
+    regrouping = Regrouping(comm, "test")
+    if bf.rank() == 0:
+        bf.suspend()
+    comm.world.members.remove(2, "lost", "rank 2 is lost")
+    if bf.rank() == 0:
+        bf.resume()
+    found = [regrouping.begin_round(number) for number in range(LEAD + 2)]
+    regrouping.close()
+    bf.barrier()
+    return found
+
+
+def test_a_loss_that_is_heard_while_suspended_is_proposed_later():
+    first, second, _ = run_ranks(3, hears_while_suspended)
+    assert (0, 1) in first
+    assert first == second
+
+
 def alone():
     comm = current_communicator()
     regrouping = Regrouping(comm, "test")
