@@ -93,4 +93,9 @@ class Members:
         """
         with self._lock:
             self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.remove(listener)
+
+        return stop
