@@ -135,7 +135,8 @@ class RankSupervisor:
         )
         if survives:
             left = len(self.membership.remaining)
-            self._say(f"bfrun: {frame.text}; goes on with {left} of {self._size} ranks")
+            rest = f"the job goes on with {left} of {self._size} ranks"
+            self._say(f"bfrun: {frame.text}; {rest}")
             self._kill_at[frame.rank] = now + EXIT_S
             return
         if told:
