@@ -22,6 +22,8 @@ import torch.distributed as dist
 ours = {name for name in sys.modules if name.partition(".")[0] in NAMES}
 print(json.dumps({"ours": sorted(ours), "known": hasattr(dist.Backend, "BLUECOMM")}))
 """
+# Later than 2.13, torch asks for a backend when a program names it.
+KNOWN_AT_IMPORT = not hasattr(dist.Backend, "_ensure_backend_registered")
 LOOK = f"NAMES = {('bluecomm', 'bluecomm_autoload', 'bfrun')}\n{LOOK}"
 
 
@@ -47,7 +49,10 @@ def run(script, *path, **environ):
 def test_import_torch_loads_only_the_registration(site):
     done = run(LOOK, site, ROOT)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"ours": ["bluecomm_autoload"], "known": True}
+    assert json.loads(done.stdout) == {
+        "ours": ["bluecomm_autoload"],
+        "known": KNOWN_AT_IMPORT,
+    }
     assert not done.stderr
 
 
@@ -66,7 +71,10 @@ def test_a_broken_copy_of_bluecomm_breaks_only_its_own_groups(site):
     (package / "__init__.py").write_text("raise ImportError('half of it is missing')")
     made = 'dist.init_process_group("bluecomm", store=dist.HashStore(), rank=0, '
     done = run(f"{LOOK}\n{made}world_size=1)", site)
-    assert json.loads(done.stdout) == {"ours": ["bluecomm_autoload"], "known": True}
+    assert json.loads(done.stdout) == {
+        "ours": ["bluecomm_autoload"],
+        "known": KNOWN_AT_IMPORT,
+    }
     assert done.stderr.splitlines()[-1] == "ImportError: half of it is missing"
 
 
@@ -85,6 +93,7 @@ def unregistered(monkeypatch):
 def test_a_torch_that_finds_backends_by_name_registers_it_then(
     unregistered, monkeypatch
 ):
+    monkeypatch.delattr(dist.Backend, "_ensure_backend_registered", raising=False)
     bluecomm_autoload.register_at_import_of_torch()
     assert unregistered == ["bluecomm"]
     monkeypatch.setattr(dist.Backend, "_ensure_backend_registered", None, raising=False)
