@@ -65,6 +65,7 @@ def test_a_group_goes_on_without_a_killed_rank(tmp_path: Path) -> None:
     finally:
         for process in ranks:
             process.kill()
+            process.wait()
     codes = [process.returncode for process in ranks]
     assert codes == [0, -signal.SIGKILL, 0], ended
     assert [out for out, _ in ended] == ["0 2 2.0\n", "", "1 2 2.0\n"]

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bluecomm as bf
 from tests.support.deadlines import DEADLINE_S
+from tests.support.errors import error_of
 from tests.support.ranks import run_ranks
 from tests.support.torch_world import run_torch_ranks
 
@@ -37,14 +38,6 @@ def total(group: dist.ProcessGroup | None = None) -> float:
     one = torch.ones(1)
     dist.all_reduce(one, group=group)
     return one.item()
-
-
-def error_of(call: Any) -> tuple[str, str]:
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", ""
 
 
 # --- Coalesced calls -----------------------------------------------------------------

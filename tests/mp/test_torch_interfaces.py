@@ -16,20 +16,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.support.errors import error_of
 from tests.support.torch_world import run_torch_ranks
 
 pytestmark = pytest.mark.mp
 
 LARGE = 1 << 18
-
-
-def error_of(call: Any) -> tuple[str, str]:
-    """Return class and text of the error that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", ""
 
 
 def word(args: Any) -> str:
