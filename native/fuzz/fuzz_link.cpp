@@ -32,7 +32,8 @@ struct Sent {
 
 class LinkSession {
  public:
-  LinkSession() : link_(kHead, 4096, std::make_shared<SegmentPool>()) {
+  LinkSession()
+      : link_(kHead, {.unsolicited_bytes = kSegment}, std::make_shared<SegmentPool>()) {
     add_stream();
     add_stream();
   }
@@ -129,7 +130,8 @@ class LinkSession {
   void write_message(std::size_t stream, Frame frame, std::size_t nbytes) {
     const bool eager = nbytes < 4096;
     frame.length = static_cast<std::uint32_t>(kHead + (eager ? nbytes : 0));
-    frame.flags = eager ? kCharged : 0;
+    // Every other long message is unsolicited.
+    frame.flags = eager || nbytes % 2 == 1 ? kCharged : 0;
     frame.offset = nbytes;
     const std::array<std::byte, kHead> head{};
     write(stream, std::as_bytes(std::span(&frame, 1)));
@@ -145,11 +147,12 @@ class LinkSession {
     link_.send(*sent.message, std::array<std::byte, kHead>{}, sent.payload);
   }
 
-  // Announces a buffer for one of the next messages.
+  // Sets a buffer for one of the next messages, and announces every other one.
   void expect(std::size_t nbytes) {
     if (ended_ || expected_.size() > 30) return;
     next_expected_ = std::max(next_expected_, announced_);
-    link_.expect(next_expected_++, expected_.emplace_back(nbytes));
+    const bool announce = next_expected_ % 2 == 0;
+    link_.expect(next_expected_++, expected_.emplace_back(nbytes), announce);
   }
 
   void accept(Received& received, std::uint8_t how) {

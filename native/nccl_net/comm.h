@@ -66,7 +66,7 @@ class Comm : public Maintained {
   // the mutex or waits for it, does nothing and leaves the comm due.
   bool take_turn() EXCLUDES(mutex);
 
-  void maintain(Clock::time_point now) override REQUIRES(mutex) { move_or_fail(now); }
+  void maintain(Clock::time_point now) override REQUIRES(mutex);
   void abandon() noexcept override;
 
  protected:

@@ -13,15 +13,17 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '3'};
+constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '4'};
 constexpr std::chrono::milliseconds kMaxHandshake{5000};
 constexpr std::chrono::milliseconds kMaxRefused{5000};
-// Larger messages use all streams and wait for their irecv. Copying a message up to
-// this size costs less.
+// Copying a message up to this size costs less than a chunk of its own.
 constexpr std::size_t kEagerBytes = 32 << 10;
 // As much as the kernel's buffers hold for NCCL's sockets. If the two ends seldom have
 // a core at the same time, this limits what the sender can send in its turn.
-constexpr std::size_t kEagerCredit = 8 << 20;
+constexpr std::size_t kEagerCredit = 32 << 20;
+// Messages of up to this size are unsolicited. Longer ones wait until their irecv has
+// been announced, which costs little in relation to their size.
+constexpr std::size_t kUnsolicitedBytes = 4 << 20;
 
 // The bytes of a handle.
 struct HandleLayout {
@@ -107,7 +109,9 @@ Identity identity_of(const stream::Nonce& name, const Settings& settings) {
   options.streams = settings.streams;
   options.eager_bytes = kEagerBytes;
   options.eager_credit = kEagerCredit;
+  options.unsolicited_bytes = kUnsolicitedBytes;
   // NCCL wants the messages in their order.
+  options.in_order = true;
   options.limit_unsent = false;
   options.checksum = settings.checksum;
   options.connect_timeout = options.silence_timeout = settings.timeout;

@@ -34,9 +34,12 @@ CommRequest* RecvComm::irecv(std::span<std::byte> into) {
   slot->into = into;
   posted_.push_back(&*slot);
   ++posted_so_far_;
-  // Announces the buffer, so that the sender can send a long message without waiting
-  // for a grant.
-  if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
+  // A long message is then received into the buffer, although its chunks are read
+  // together with its head. The sender needs an announcement only of what it does not
+  // send unsolicited.
+  if (unexpected_.empty() && expects_) {
+    connection().expect(posted_so_far_, into, announces_);
+  }
   match();
   const stream::Link& link = connection().link();
   if (link.flushed() < link.queued()) push(Clock::now());
@@ -91,6 +94,7 @@ void RecvComm::match() {
     }
     receiving.message = std::move(unexpected_.front());
     expects_ = nbytes > connection().eager_bytes();
+    announces_ = !receiving.message->is_unsolicited();
     if (!receiving.message->accepted()) {
       receiving.message->accept(receiving.into.first(nbytes));
     }

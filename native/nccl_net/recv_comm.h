@@ -52,8 +52,10 @@ class RecvComm final : public Comm {
   bool begun_ GUARDED_BY(mutex) = false;
   // The number of irecvs so far. Message 0 of the connection is the sender's kBegin.
   std::uint64_t posted_so_far_ GUARDED_BY(mutex) = 0;
-  // Whether to announce buffers to the sender: the last message was long enough.
+  // Whether to set buffers for messages before they arrive: the last one was long. And
+  // whether to announce them to the sender: it was not unsolicited.
   bool expects_ GUARDED_BY(mutex) = false;
+  bool announces_ GUARDED_BY(mutex) = false;
   std::array<RecvRequest, kMaxRequests> requests_ GUARDED_BY(mutex);
   // Receives without a message, and messages without a receive, each in order.
   std::deque<RecvRequest*> posted_ GUARDED_BY(mutex);

@@ -25,9 +25,13 @@ Connection::Connection(Poller& poller, const Options& options, const Hello& hell
       name_(std::move(name)),
       addresses_(std::move(addresses)),
       connector_(poller, options, hello, addresses_),
-      link_(head_nbytes, options.eager_bytes, std::move(pool),
-            options.checksum && options.encryption == Encryption::kOff,
-            options.eager_credit) {}
+      link_(head_nbytes,
+            {.eager_bytes = options.eager_bytes,
+             .eager_credit = options.eager_credit,
+             .unsolicited_bytes = options.unsolicited_bytes,
+             .in_order = options.in_order},
+            std::move(pool),
+            options.checksum && options.encryption == Encryption::kOff) {}
 
 bool Connection::admit(const Hello& hello, StreamSocket socket, Clock::time_point now) {
   if (hello.stream > 0) {
@@ -75,6 +79,7 @@ void Connection::open(Connector::First first) {
     count_.emplace(shares ? options_.count
                           : std::make_shared<StreamCount>(stays ? 1 : kMaxAutoStreams));
   }
+  link_.set_single_stream(options_.streams == 1);
   if (first.dialed) {
     Hello hello = hello_;
     hello.group = group_;
@@ -134,6 +139,7 @@ void Connection::grow(Clock::time_point now) {
       link_.use(count_->used());
       update_unsent_limit();
     }
+    link_.set_single_stream(count_->is_settled() && count_->used() == 1);
     wanted = count_->wanted();
     if (opener_) wanted = std::max(wanted, link_.streams_asked_for());
   }

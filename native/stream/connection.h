@@ -42,17 +42,19 @@ class Connection {
   void post(std::span<const std::byte> head, std::span<const std::byte> payload) {
     link_.post(head, payload);
   }
+  std::size_t lead() const { return link_.lead(); }
   LinkStats stats() const { return link_.stats(); }
-  // Messages longer than this wait until the peer has a buffer for them.
   std::size_t eager_bytes() const { return options_.eager_bytes; }
   const Link& link() const { return link_; }
   std::unique_ptr<ReceivedMessage> take_arrived() { return link_.take_arrived(); }
 
-  void expect(std::uint64_t message, std::span<std::byte> into) {
-    link_.expect(message, into);
+  void expect(std::uint64_t message, std::span<std::byte> into, bool announce) {
+    link_.expect(message, into, announce);
   }
 
   void send_heartbeat() { link_.send_heartbeat(); }
+  // See Link.
+  void retry_single_stream() { link_.retry_single_stream(); }
 
   bool is_open() const { return state_ == State::kOpen; }
   // Stays true after the link has ended.

@@ -4,7 +4,9 @@
 // A message starts with a kMessage frame on stream 0, which has the head and, for an
 // eager message, the payload. Its owner accepts it, which grants the peer room, and
 // kChunk frames bring the payload on any stream. If the owner announced a buffer by
-// expect(), chunks may even arrive before the head.
+// expect(), chunks may even arrive before the head. The chunks of an unsolicited
+// message follow its head on stream 0, and are stored while the owner has no buffer for
+// them.
 #include "stream/inbox.h"
 
 #include <algorithm>
@@ -14,8 +16,9 @@
 
 namespace bluecomm::stream {
 
-FrameSink::Destination Inbox::begin(const Frame& frame) {
-  return frame.kind == FrameKind::kMessage ? begin_message(frame) : begin_chunk(frame);
+FrameSink::Destination Inbox::begin(const Frame& frame, std::size_t stream) {
+  return frame.kind == FrameKind::kMessage ? begin_message(frame)
+                                           : begin_chunk(frame, stream);
 }
 
 std::string_view Inbox::end(const Frame& frame) {
@@ -48,46 +51,55 @@ std::string_view Inbox::end_message(const Frame& frame) {
   } else {
     known_.emplace(frame.message, message.get());
   }
+  if (message->unsolicited_) {
+    unsolicited_ += message->nbytes();
+    if (unsolicited_ > kMaxUnsolicited) return "too many unsolicited bytes";
+  }
   arrived_.push_back(std::move(message));
   ++stats_.messages;
   stats_.bytes += frame.length - head_nbytes_;
   return defect;
 }
 
-void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
+void Inbox::expect(std::uint64_t message, std::span<std::byte> into, bool announce) {
   if (message < next_message_) return;  // the head has already arrived
-  expected_[message].into = into;
-  control(FrameKind::kExpected, message, into.size());
+  expected_.emplace(message, PostedReceive{into, announce, 0, {}, {}});
+  if (announce) control(FrameKind::kExpected, message, into.size());
 }
 
-// Hands the announced buffer and its chunks over to the message. The peer must not send
-// chunks of an eager message, or of one that does not fit.
+// Hands the buffer and its chunks over to the message. The peer must not send chunks of
+// an eager message, or of one that does not fit.
 std::string_view Inbox::adopt(ReceivedMessage& message, PostedReceive expected) {
   const std::size_t nbytes = message.nbytes();
   const bool fits = !message.eager_ && nbytes <= expected.into.size();
   if (expected.reach > (fits ? nbytes : 0)) return "a chunk beyond its message";
   if (!fits || nbytes == 0) return {};
+  if (!expected.announced) {
+    message.accept(expected.into.first(nbytes));
+    return {};
+  }
   message.adopt(expected.into.first(nbytes), std::move(expected.begun),
                 std::move(expected.arrived));
   return {};
 }
 
-FrameSink::Destination Inbox::begin_chunk(const Frame& frame) {
+FrameSink::Destination Inbox::begin_chunk(const Frame& frame, std::size_t stream) {
   if (frame.message >= next_message_) return begin_early_chunk(frame);
   const auto found = known_.find(frame.message);
   if (found == known_.end() && !is_eager(frame.message)) {
     return {};  // the message was discarded here
   }
-  const auto into = found == known_.end()
-                        ? std::span<std::byte>()
-                        : found->second->destination(frame.offset, frame.length);
+  const auto into = found == known_.end() ? std::span<std::byte>()
+                                          : found->second->destination(frame, stream);
   if (into.empty()) return {{}, "a chunk that was not asked for"};
   return {into, {}};
 }
 
 FrameSink::Destination Inbox::begin_early_chunk(const Frame& frame) {
   const auto found = expected_.find(frame.message);
-  if (found == expected_.end()) return {{}, "a chunk of an unknown message"};
+  if (found == expected_.end() || !found->second.announced) {
+    return {{}, "a chunk of an unknown message"};
+  }
   PostedReceive& expected = found->second;
   const std::size_t room = expected.into.size();
   const std::size_t end = frame.offset + frame.length;
@@ -105,7 +117,7 @@ std::string_view Inbox::end_chunk(const Frame& frame) {
   if (const auto early = expected_.find(frame.message); early != expected_.end()) {
     early->second.arrived.add(frame.offset, end);
   } else if (const auto found = known_.find(frame.message); found != known_.end()) {
-    found->second->arrived_.add(frame.offset, end);
+    found->second->end_chunk(frame.offset, end);
   } else {
     return {};
   }
@@ -151,6 +163,10 @@ void Inbox::remove(ReceivedMessage& message) {
   known_.erase(message.message_);
   streams_.drop_chunks(message.message_);
   in_segments_ -= message.held_;
+  if (message.unsolicited_) {
+    unsolicited_ -= message.nbytes();
+    return_credit(head_nbytes_ + message.nbytes());
+  }
   if (message.arrived_.length() < message.nbytes()) {
     control(FrameKind::kDiscard, message.message_, 0);
   }
@@ -160,9 +176,12 @@ void Inbox::remove_eager(ReceivedMessage& message) {
   eager_.back()->index_ = message.index_;
   std::swap(eager_[message.index_], eager_.back());
   eager_.pop_back();
-  if (!message.charged_) return;
-  freed_credit_ += head_nbytes_ + message.nbytes();
-  if (freed_credit_ < kCreditStep) return;
+  if (message.charged_) return_credit(head_nbytes_ + message.nbytes());
+}
+
+void Inbox::return_credit(std::size_t nbytes) {
+  freed_credit_ += nbytes;
+  if (freed_credit_ < credit_step_) return;
   control(FrameKind::kCredit, 0, std::exchange(freed_credit_, 0));
 }
 

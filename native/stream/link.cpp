@@ -102,12 +102,18 @@ bool Link::is_blocked() const {
   return true;
 }
 
+void Link::retry_single_stream() {
+  auto& all = streams_.all();
+  if (all.size() == 1 && !all.front().ended) all.front().writable = true;
+}
+
 bool Link::read_all(std::size_t budget, std::size_t messages) {
   bool any = false;
   for (Stream& stream : streams_.all()) {
     std::size_t moved = 0;
     while (stream.readable && !stream.ended && moved < budget &&
-           inbox_.arrived() < messages) {
+           inbox_.arrived() < messages &&
+           (messages == kNoLimit || !inbox_.needs_owner())) {
       moved += stream.read_some(*this);
     }
     any |= moved > 0 || stream.ended.has_value();
@@ -139,6 +145,7 @@ bool Link::passes_over(std::size_t index, std::size_t chunk) {
   auto& all = streams_.all();
   const std::size_t count = std::min(all.size(), in_use_);
   if (count == 1 || index >= count || !outbox_.has_chunks()) return false;
+  if (outbox_.has_unsolicited_chunks()) return false;
   // Updates the other streams now and then, because they may have become slower.
   const Clock::time_point now = Clock::now();
   const bool due = now - rates_updated_at_ >= DeliveryRate::kSpan / 4;
@@ -172,6 +179,17 @@ std::uint64_t Link::bytes_acknowledged() const {
   std::uint64_t total = 0;
   for (const Stream& stream : streams_.all()) total += stream.acknowledged();
   return total;
+}
+
+std::size_t Link::lead() const {
+  const auto& all = streams_.all();
+  std::array<PathState, kMaxStreams> paths;
+  std::size_t count = 0;
+  while (count < all.size() && takes_chunks(count)) {
+    paths[count] = all[count].path();
+    ++count;
+  }
+  return lead_on(std::span(paths).first(count));
 }
 
 bool Link::is_drained() const {
@@ -220,7 +238,7 @@ FrameSink::Destination Link::begin(const Frame& frame, std::size_t stream) {
   if (frame.kind == FrameKind::kMessage && stream != 0) {
     return {{}, "a message on a stream for chunks"};
   }
-  return inbox_.begin(frame);
+  return inbox_.begin(frame, stream);
 }
 
 std::string_view Link::end(const Frame& frame, std::size_t stream) {

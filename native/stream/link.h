@@ -26,12 +26,11 @@ class Link final : private FrameSink {
   // `head_nbytes` is the length of each message's head, 1 to kMaxHead and the same at
   // both ends. `checksum` says whether this end sends checksums; received ones are
   // always verified.
-  Link(std::size_t head_nbytes, std::size_t eager_bytes,
-       std::shared_ptr<SegmentPool> pool, bool checksum = false,
-       std::size_t eager_credit = kEagerCredit)
+  Link(std::size_t head_nbytes, const OutboxSettings& settings,
+       std::shared_ptr<SegmentPool> pool, bool checksum = false)
       : streams_(checksum),
-        outbox_(streams_, eager_bytes, eager_credit),
-        inbox_(streams_, head_nbytes, std::move(pool)) {}
+        outbox_(streams_, settings),
+        inbox_(streams_, head_nbytes, std::move(pool), settings.eager_credit / 16) {}
 
   // Starts to send a message; `message` must be new. The caller keeps `payload` alive
   // and unchanged up to message.released(), or until `message` is destroyed. Messages
@@ -67,8 +66,16 @@ class Link final : private FrameSink {
   // Sends chunks on the first `count` streams only.
   void use(std::size_t count) { in_use_ = count; }
   std::size_t in_use() const { return in_use_; }
+  // See lead_on(). Asks the kernel.
+  std::size_t lead() const;
+  // Whether chunks will be sent on stream 0 only. Messages may then be unsolicited.
+  void set_single_stream(bool single) { outbox_.set_single_stream(single); }
   // Whether there are chunks to send but no stream can take one.
   bool is_blocked() const;
+  // Makes the next turn try a single stream again, even if the stream was full. The
+  // kernel reports it writable only once a third of its buffer is free, but accepts
+  // any number of bytes before. For callers that poll.
+  void retry_single_stream();
   // The payload bytes that streams have begun to write.
   std::uint64_t bytes_started() const { return outbox_.stats().bytes; }
   // The bytes that the peer's kernel has acknowledged. Asks the kernel.
@@ -79,12 +86,12 @@ class Link final : private FrameSink {
 
   std::unique_ptr<ReceivedMessage> take_arrived() { return inbox_.take_arrived(); }
   bool has_arrived() const { return inbox_.has_arrived(); }
-  // Announces to the peer a buffer for message number `message` (counted from 0), whose
-  // head has not arrived yet. If the message fits into `into` and is not eager, the
-  // peer sends its payload there immediately, and the message arrives accepted(). The
-  // numbers of successive calls must ascend.
-  void expect(std::uint64_t message, std::span<std::byte> into) {
-    inbox_.expect(message, into);
+  // Sets a buffer for message number `message` (counted from 0), whose head has not
+  // arrived yet. If the message fits into `into` and is not eager, it arrives
+  // accepted(). With `announce` the peer is told, and sends the payload immediately.
+  // The numbers of successive calls must ascend.
+  void expect(std::uint64_t message, std::span<std::byte> into, bool announce = true) {
+    inbox_.expect(message, into, announce);
   }
 
   // Asks the end that dialed to open streams up to `count` in all.
@@ -122,7 +129,9 @@ class Link final : private FrameSink {
   Destination begin(const Frame& frame, std::size_t stream) override;
   std::string_view end(const Frame& frame, std::size_t stream) override;
 
-  bool takes_chunks(std::size_t stream) const { return stream < in_use_; }
+  bool takes_chunks(std::size_t stream) const {
+    return stream == 0 || (stream < in_use_ && !outbox_.has_unsolicited_chunks());
+  }
   bool passes_over(std::size_t stream, std::size_t chunk);
   bool read_all(std::size_t budget, std::size_t messages);
   bool write_all(std::size_t budget, bool with_chunks);

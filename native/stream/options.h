@@ -34,8 +34,15 @@ struct Options {
   // If `streams` is 0: the count to share with links to the same host, or null.
   std::shared_ptr<StreamCount> count;
   std::size_t eager_bytes = 4096;
-  // The bytes of eager messages that the peer may have to store.
+  // The bytes of eager and unsolicited messages that the peer may have to store.
   std::size_t eager_credit = kEagerCredit;
+  // Longer messages of up to this many bytes are unsolicited: they do not wait until
+  // the peer has a buffer. 0: all of them wait. They also wait if the link has several
+  // streams, or measures whether several pay off.
+  std::size_t unsolicited_bytes = 0;
+  // Whether a single stream sends the oldest message first, rather than share the link
+  // among messages.
+  bool in_order = false;
   // Whether even a single stream holds few unsent bytes, so that a short message soon
   // passes a long one. Several streams always do. Without the limit, a link moves more
   // where its two ends take turns on a core.

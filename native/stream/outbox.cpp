@@ -1,9 +1,10 @@
 // The sending side of a link. The link calls it on the thread that calls
 // Link::progress(), and its owner calls send() and post() on the same thread.
 //
-// A short message goes eagerly with its kMessage frame, as long as the peer's credit
-// lasts. A longer one is announced by its head and waits for a grant, unless the peer
-// has announced a buffer for it; then next_chunk() hands its chunks to the streams.
+// A short message goes eagerly with its kMessage frame, as long as the credit lasts. A
+// longer one is announced by its head and waits for a grant, unless the peer has
+// announced a buffer for it, or the credit suffices for an unsolicited message. Then
+// next_chunk() hands its chunks to the streams.
 #include "stream/outbox.h"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ void Outbox::send(SentMessage& message, std::span<const std::byte> head,
                   std::span<const std::byte> payload) {
   const std::size_t cost = head.size() + payload.size();
   if (payload.empty()) return announce(head, 0, {}, 0);
-  if (payload.size() <= eager_bytes_ && charged_ + cost <= eager_credit_) {
+  if (payload.size() <= settings_.eager_bytes && has_credit(cost)) {
     charged_ += cost;
     announce(head, payload.size(), payload, kCharged);
     message.released_ = payload.size();
@@ -47,11 +48,18 @@ void Outbox::wait_for_grant(SentMessage& message, std::span<const std::byte> hea
   message.payload_ = payload;
   message.final_ = final_nbytes;
   waiting_.emplace(next_message_, &message);
-  const std::size_t room = take_expected(next_message_);
-  announce(head, payload.size(), {}, 0);
   // If the announced buffer is too small, the receiver will decide after it has read
   // the head.
-  if (room >= payload.size()) extend(message, payload.size(), message.final_);
+  const bool is_expected = take_expected(next_message_) >= payload.size();
+  const std::size_t cost = head.size() + payload.size();
+  message.is_unsolicited_ = !is_expected && !message.is_growing_ && single_stream_ &&
+                            has_credit(cost) &&
+                            payload.size() <= settings_.unsolicited_bytes;
+  if (message.is_unsolicited_) charged_ += cost;
+  announce(head, payload.size(), {}, message.is_unsolicited_ ? kCharged : 0);
+  if (is_expected || message.is_unsolicited_) {
+    extend(message, payload.size(), message.final_);
+  }
 }
 
 void Outbox::post(std::span<const std::byte> head, std::span<const std::byte> payload) {

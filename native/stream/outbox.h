@@ -53,21 +53,30 @@ class SentMessage {
   std::size_t granted_ = 0;  // the peer has granted [0, granted_)
   std::size_t final_ = 0;    // the owner has computed [0, final_)
   bool is_growing_ = false;
+  bool is_unsolicited_ = false;
   std::size_t started_ = 0;  // streams have taken [0, started_)
   Prefix written_;
   std::size_t released_ = 0;
+};
+
+// See Options for the meaning of these.
+struct OutboxSettings {
+  std::size_t eager_bytes = 4096;
+  std::size_t eager_credit = kEagerCredit;
+  std::size_t unsolicited_bytes = 0;
+  bool in_order = false;
 };
 
 // The messages of a link that are not written completely, and the source of their
 // chunks. All messages that the peer has granted room for are in flight together. A
 // stream that has room takes the next chunk: alternately one of the oldest message,
 // which thereby gets half of the link, and one of the other messages, in round-robin
-// order. So a short message is finished after two chunks for each longer one.
+// order. So a short message is finished after two chunks for each longer one. With
+// `in_order`, a single stream always takes a chunk of the oldest message.
 class Outbox {
  public:
-  // `eager_credit` limits the eager bytes that the peer has not consumed.
-  Outbox(Streams& streams, std::size_t eager_bytes, std::size_t eager_credit)
-      : streams_(streams), eager_bytes_(eager_bytes), eager_credit_(eager_credit) {}
+  Outbox(Streams& streams, const OutboxSettings& settings)
+      : streams_(streams), settings_(settings) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox() { lose(); }
@@ -75,6 +84,8 @@ class Outbox {
   // See Link::send.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload);
+  // See Link::set_single_stream.
+  void set_single_stream(bool single) { single_stream_ = single; }
   // See Link::send_growing.
   void send_growing(SentMessage& message, std::span<const std::byte> head,
                     std::span<const std::byte> payload);
@@ -97,6 +108,11 @@ class Outbox {
   // Bytes that may be sent and that no stream has taken yet.
   std::size_t pending() const;
   bool has_chunks() const { return !ready_.empty(); }
+  // Whether stream 0 must take the chunks.
+  bool has_unsolicited_chunks() const {
+    return std::any_of(ready_.begin(), ready_.end(),
+                       [](const SentMessage* one) { return one->is_unsolicited_; });
+  }
   std::uint64_t chunks_started() const { return chunks_started_; }
   // Whether no message is waiting.
   bool idle() const { return waiting_.empty(); }
@@ -121,15 +137,21 @@ class Outbox {
   void extend(SentMessage& message, std::size_t granted, std::size_t final_nbytes);
   std::size_t take_expected(std::uint64_t message);
   void drop_expected_before(std::uint64_t message);
-  std::size_t turn() const { return others_turn_ && ready_.size() > 1 ? 1 : 0; }
+  bool has_credit(std::size_t cost) const {
+    return charged_ + cost <= settings_.eager_credit;
+  }
+  std::size_t turn() const {
+    const bool in_order = settings_.in_order && single_stream_;
+    return others_turn_ && !in_order && ready_.size() > 1 ? 1 : 0;
+  }
   void cancel(SentMessage& message);
   void forget(SentMessage& message);
 
   Streams& streams_;
-  const std::size_t eager_bytes_;
-  const std::size_t eager_credit_;
+  const OutboxSettings settings_;
+  bool single_stream_ = false;
   std::uint64_t next_message_ = 0;
-  std::size_t charged_ = 0;  // eager bytes for which the peer has not returned credit
+  std::size_t charged_ = 0;  // bytes for which the peer has not returned credit
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;
   std::deque<ExpectedMessage>
       expected_;  // announced by the peer, not sent yet; in order

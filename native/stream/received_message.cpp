@@ -1,6 +1,7 @@
 #include "stream/received_message.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "stream/inbox.h"
@@ -17,7 +18,9 @@ ReceivedMessage::ReceivedMessage(Inbox& inbox, const Frame& frame,
       head_nbytes_(head_nbytes),
       charged_((frame.flags & kCharged) != 0),
       eager_(frame.length > head_nbytes),
+      unsolicited_(charged_ && !eager_),
       bytes_(std::move(bytes)),
+      granted_(unsolicited_ ? nbytes_ : 0),
       pool_(eager_ ? nullptr : pool) {}
 
 ReceivedMessage::~ReceivedMessage() {
@@ -29,7 +32,21 @@ void ReceivedMessage::accept(std::span<std::byte> into) {
   accepted_ = true;
   if (eager_) return;
   into_ = into;
+  if (stored_ && !into_.empty()) copy_stored(0, arrived_.length());
   if (inbox_ != nullptr) inbox_->extend_grant(*this);
+}
+
+// Once the owner has given a buffer, the memory of an unsolicited message holds at most
+// one chunk that is not in that buffer: the one that is being received.
+void ReceivedMessage::copy_stored(std::size_t begin, std::size_t end) {
+  if (end > begin)
+    std::memcpy(into_.data() + begin, stored_.get() + begin, end - begin);
+  if (begun_.length() == arrived_.length()) stored_.reset();
+}
+
+void ReceivedMessage::end_chunk(std::size_t begin, std::size_t end) {
+  arrived_.add(begin, end);
+  if (stored_ && !into_.empty()) copy_stored(begin, end);
 }
 
 void ReceivedMessage::adopt(std::span<std::byte> into, Prefix begun, Prefix arrived) {
@@ -47,6 +64,7 @@ std::span<const std::byte> ReceivedMessage::readable() const {
   }
   const std::size_t end = arrived_.length();
   if (!into_.empty()) return into_.subspan(consumed_, end - consumed_);
+  if (unsolicited_) return {stored_.get() + consumed_, end - consumed_};
   const std::size_t number = consumed_ / kSegment;
   if (end == consumed_) return {};
   const std::size_t border = std::min(end, (number + 1) * kSegment);
@@ -74,16 +92,27 @@ void ReceivedMessage::free_segments() {
   first_segment_ += past;
 }
 
-std::span<std::byte> ReceivedMessage::destination(std::size_t offset,
-                                                  std::size_t length) {
+std::span<std::byte> ReceivedMessage::destination(const Frame& frame,
+                                                  std::size_t stream) {
+  const std::size_t offset = frame.offset;
+  const std::size_t length = frame.length;
   if (offset > granted_ || length > granted_ - offset) return {};
+  if (unsolicited_ && (stream != 0 || offset != begun_.length())) return {};
   // Each range is written once, so that memory that was released is not written again.
   if (!begun_.add(offset, offset + length)) return {};
+  if (unsolicited_) return unsolicited_destination(offset, length);
   if (!into_.empty()) return into_.subspan(offset, length);
   const std::size_t index = offset / kSegment - first_segment_;
   while (segments_.size() <= index) segments_.emplace_back();
   if (!segments_[index]) segments_[index] = pool_->take();
   return {segments_[index].get() + offset % kSegment, length};
+}
+
+std::span<std::byte> ReceivedMessage::unsolicited_destination(std::size_t offset,
+                                                              std::size_t length) {
+  if (!into_.empty()) return into_.subspan(offset, length);
+  if (!stored_) stored_ = std::make_unique_for_overwrite<std::byte[]>(nbytes_);
+  return {stored_.get() + offset, length};
 }
 
 }  // namespace bluecomm::stream

@@ -33,9 +33,12 @@ class ReceivedMessage {
 
   // Whether the payload was asked for, by accept() or by Link::expect().
   bool accepted() const { return accepted_; }
+  // Whether the chunks arrive although accept() was not called.
+  bool is_unsolicited() const { return unsolicited_; }
   // Asks for the payload; called once. `into` is a buffer as long as the payload, into
   // which chunks are then received and readable() points. If it is empty, chunks are
-  // received into segments.
+  // received into segments. The part of an unsolicited message that has arrived before
+  // is copied into the buffer.
   void accept(std::span<std::byte> into);
 
   // The next bytes of the payload in order, starting at offset consumed(). The length
@@ -51,9 +54,12 @@ class ReceivedMessage {
   friend class Inbox;
 
   void adopt(std::span<std::byte> into, Prefix begun, Prefix arrived);
-  bool in_segments() const { return !eager_ && into_.empty(); }
-  // Where to receive a chunk; empty if it was not granted.
-  std::span<std::byte> destination(std::size_t offset, std::size_t length);
+  bool in_segments() const { return !eager_ && !unsolicited_ && into_.empty(); }
+  // Where to receive a chunk from a stream; empty if it was not granted.
+  std::span<std::byte> destination(const Frame& frame, std::size_t stream);
+  std::span<std::byte> unsolicited_destination(std::size_t offset, std::size_t length);
+  void end_chunk(std::size_t begin, std::size_t end);
+  void copy_stored(std::size_t begin, std::size_t end);
   void free_segments();
 
   Inbox* inbox_;           // null once the link has ended
@@ -63,6 +69,7 @@ class ReceivedMessage {
   const std::size_t head_nbytes_;
   const bool charged_;
   const bool eager_;
+  const bool unsolicited_;
   std::unique_ptr<std::byte[]> bytes_;
   bool accepted_ = false;
   std::span<std::byte> into_;
@@ -74,6 +81,8 @@ class ReceivedMessage {
   std::shared_ptr<SegmentPool> pool_;  // null if eager
   std::vector<PayloadSegment> segments_;  // null where no chunk has begun
   std::size_t first_segment_ = 0;         // index of segments_[0] in the payload
+  // The payload of an unsolicited message whose first chunk began before accept().
+  std::unique_ptr<std::byte[]> stored_;
 };
 
 }  // namespace bluecomm::stream

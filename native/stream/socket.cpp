@@ -153,6 +153,15 @@ bool is_silent(int fd, std::chrono::milliseconds timeout) {
   return asked && std::chrono::milliseconds(info.tcpi_last_ack_recv) >= timeout;
 }
 
+Repeats repeats_of(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  const std::chrono::microseconds after{info.tcpi_rto};
+  return {info.tcpi_total_retrans,
+          std::chrono::duration_cast<std::chrono::milliseconds>(after)};
+}
+
 std::optional<std::string> drive(int fd, Handshake& handshake) {
   while (!handshake.space().empty()) {
     const auto space = handshake.space();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -40,6 +41,14 @@ std::string error_text(int error);
 // Returns whether the peer's kernel has acknowledged nothing for `timeout` although
 // bytes or probes were sent to it.
 bool is_silent(int fd, std::chrono::milliseconds timeout);
+
+// The packets that a connection has sent again so far, and the time after which it
+// does so next.
+struct Repeats {
+  std::uint64_t packets = 0;
+  std::chrono::milliseconds after{0};
+};
+Repeats repeats_of(int fd);
 
 // Sends and receives the bytes of a handshake, as far as possible without blocking.
 // Returns why it has failed, or nothing.

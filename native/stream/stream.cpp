@@ -51,14 +51,6 @@ Frame chunk_head(const Chunk& chunk) {
   return head;
 }
 
-// Returns whether the shortest round trip took longer than kNear.
-bool is_far(int fd) {
-  tcp_info info{};  // unchanged if the socket is not TCP
-  socklen_t length = sizeof(info);
-  static_cast<void>(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
-  return std::chrono::microseconds(info.tcpi_min_rtt) > kNear;
-}
-
 }  // namespace
 
 Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
@@ -94,6 +86,16 @@ std::uint64_t Stream::acknowledged() const {
          std::min(stats_.bytes_sent, static_cast<std::uint64_t>(held));
 }
 
+PathState Stream::path() const {
+  tcp_info info{};  // unchanged if the socket is not TCP
+  socklen_t length = sizeof(info);
+  static_cast<void>(
+      getsockopt(socket_.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &length));
+  return {.round_trip = std::chrono::microseconds(info.tcpi_rtt),
+          .shortest_round_trip = std::chrono::microseconds(info.tcpi_min_rtt),
+          .bytes_per_second = info.tcpi_delivery_rate};
+}
+
 void Stream::update_delivery_rate(Clock::time_point now) {
   int held = 0;
   if (ioctl(socket_.fd.get(), SIOCOUTQ, &held) != 0) return;
@@ -102,7 +104,7 @@ void Stream::update_delivery_rate(Clock::time_point now) {
   delivery_rate_.update({.sent = stats_.bytes_sent,
                          .held = static_cast<std::size_t>(held),
                          .unsent = static_cast<std::size_t>(unsent),
-                         .is_far = is_far(socket_.fd.get())},
+                         .is_far = path().shortest_round_trip > kNear},
                         now);
 }
 

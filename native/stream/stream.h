@@ -13,6 +13,7 @@
 #include "common/uninitialized_bytes.h"
 #include "stream/delivery_rate.h"
 #include "stream/frame_parser.h"
+#include "stream/lead.h"
 #include "stream/outbox.h"
 #include "stream/stats.h"
 #include "stream/stream_socket.h"
@@ -90,6 +91,9 @@ class Stream {
 
   // The bytes that the peer's kernel has acknowledged. Asks the kernel.
   std::uint64_t acknowledged() const;
+
+  // Asks the kernel.
+  PathState path() const;
 
   const DeliveryRate& delivery_rate() const { return delivery_rate_; }
   // Updates delivery_rate() by asking the kernel.

@@ -73,6 +73,8 @@ class StreamCount {
 
     std::size_t wanted() const { return count_->wanted(); }
     std::size_t used() const { return count_->used(); }
+    // Whether used() will not change any more.
+    bool is_settled() const { return count_->settled_; }
 
     // Whether to call update() at this turn.
     bool needs_update(bool blocked) const {

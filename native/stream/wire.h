@@ -43,7 +43,9 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 24);
 
-// Flag of a kMessage: it counts against the sender's eager credit.
+// Flag of a kMessage: it counts against the sender's credit. If the payload is not in
+// the frame, the message is unsolicited: its chunks follow on stream 0, in order,
+// without a grant.
 inline constexpr std::uint8_t kCharged = 1;
 
 // Payloads are cut at multiples of this, so that no element is cut.
@@ -68,9 +70,12 @@ inline std::span<const std::byte> bytes_of(const Frame& frame) {
 // How many messages ahead of the last one the receiver may announce a buffer for.
 inline constexpr std::size_t kMaxExpected = 64;
 
-// The bytes of eager messages, heads included, that a receiver stores for one peer,
-// unless the sender has an Options::eager_credit of its own.
+// The bytes of eager and unsolicited messages, heads included, that a receiver stores
+// for one peer, unless the sender has an Options::eager_credit of its own.
 inline constexpr std::size_t kEagerCredit = 1 << 20;
+
+// A receiver that would have to store more unsolicited bytes ends the link.
+inline constexpr std::size_t kMaxUnsolicited = 64 << 20;
 
 // Returns what is wrong with a frame on its own, or nothing.
 inline std::string_view defect_of(const Frame& frame) {

@@ -348,45 +348,46 @@ TEST(nccl_net_conformance, loads_unloads_and_starts_again) {
 }
 
 TEST(nccl_net_conformance, a_late_receive_gets_what_was_sent_before_the_close) {
-  run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
-    const auto client = start_client(10);
-    const CommPair pair = open_comm_pair(*client, rank);
-    constexpr std::size_t kNbytes = 10'000;
-    std::vector<std::byte> data(kNbytes, std::byte{7});
-    for (int k = 0; k < 8; ++k) {
-      void* request = nullptr;
-      REQUIRE(client->isend(pair.send, data, 0, &request) == abi::kSuccess);
-      spin_until("send", [&] {
-        int done = 0;
-        REQUIRE(client->test(request, &done, nullptr) == abi::kSuccess);
-        return done != 0;
-      });
-    }
-    CHECK_EQ(client->close_send(pair.send), abi::kSuccess);
-    rank.barrier();
-    for (int k = 0; k < 8; ++k) {
-      std::vector<std::byte> into(kNbytes);
-      void* request = nullptr;
-      REQUIRE(client->irecv(pair.recv, into, 0, &request) == abi::kSuccess);
-      spin_until("receive", [&] {
-        int done = 0;
-        REQUIRE(client->test(request, &done, nullptr) == abi::kSuccess);
-        return done != 0;
-      });
-      CHECK(into == data);
-    }
-    void* request = nullptr;
-    spin_until("the end of the connection", [&] {
-      const int result = client->irecv(pair.recv, data, 0, &request);
-      if (result == abi::kSuccess) {
-        int done = 0;
-        return request != nullptr &&
-               client->test(request, &done, nullptr) == abi::kRemoteError;
+  for (const std::size_t nbytes : {10'000, 1'000'000}) {
+    run_ranks_in_both_modes(kLoopback, [nbytes](TestRank& rank) {
+      const auto client = start_client(10);
+      const CommPair pair = open_comm_pair(*client, rank);
+      std::vector<std::byte> data(nbytes, std::byte{7});
+      for (int k = 0; k < 8; ++k) {
+        void* request = nullptr;
+        REQUIRE(client->isend(pair.send, data, 0, &request) == abi::kSuccess);
+        spin_until("send", [&] {
+          int done = 0;
+          REQUIRE(client->test(request, &done, nullptr) == abi::kSuccess);
+          return done != 0;
+        });
       }
-      return result == abi::kRemoteError;
+      CHECK_EQ(client->close_send(pair.send), abi::kSuccess);
+      rank.barrier();
+      for (int k = 0; k < 8; ++k) {
+        std::vector<std::byte> into(nbytes);
+        void* request = nullptr;
+        REQUIRE(client->irecv(pair.recv, into, 0, &request) == abi::kSuccess);
+        spin_until("receive", [&] {
+          int done = 0;
+          REQUIRE(client->test(request, &done, nullptr) == abi::kSuccess);
+          return done != 0;
+        });
+        CHECK(into == data);
+      }
+      void* request = nullptr;
+      spin_until("the end of the connection", [&] {
+        const int result = client->irecv(pair.recv, data, 0, &request);
+        if (result == abi::kSuccess) {
+          int done = 0;
+          return request != nullptr &&
+                 client->test(request, &done, nullptr) == abi::kRemoteError;
+        }
+        return result == abi::kRemoteError;
+      });
+      CHECK_EQ(client->close_recv(pair.recv), abi::kSuccess);
     });
-    CHECK_EQ(client->close_recv(pair.recv), abi::kSuccess);
-  });
+  }
 }
 
 }  // namespace

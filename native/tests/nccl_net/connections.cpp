@@ -1,6 +1,8 @@
 #include "tests/nccl_net/connections.h"
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/check.h"
 
@@ -64,6 +66,14 @@ CommPair open_comm_pair(PluginClient& client, const TestRank& rank, int) {
 void close_comm_pair(PluginClient& client, const CommPair& pair) {
   CHECK_EQ(client.close_send(pair.send), kSuccess);
   CHECK_EQ(client.close_recv(pair.recv), kSuccess);
+}
+
+std::uint64_t received_so_far(PluginClient& client) {
+  const std::string text = client.counters();
+  const std::string key = "\"bytes_received\": ";
+  const auto at = text.find(key, text.find("\"recv\""));
+  REQUIRE(at != std::string::npos);
+  return std::strtoull(text.c_str() + at + key.size(), nullptr, 10);
 }
 
 std::size_t MessageSequence::next_size() {

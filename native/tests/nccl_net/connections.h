@@ -39,6 +39,9 @@ void close_comm_pair(PluginClient& client, const CommPair& pair);
 // Loads one version of the interface and calls init, devices and properties.
 std::unique_ptr<PluginClient> start_client(int version);
 
+// Returns the bytes received on the only stream of the only recv comm.
+std::uint64_t received_so_far(PluginClient& client);
+
 // A sequence of messages with pseudo-random sizes and contents, the same in both
 // processes.
 class MessageSequence {

@@ -12,8 +12,9 @@ namespace {
 
 namespace abi = nccl_net::abi;
 
-constexpr std::size_t kShort = 1000;    // sent eagerly
-constexpr std::size_t kLong = 300'000;  // sent in chunks
+constexpr std::size_t kShort = 1000;         // sent eagerly
+constexpr std::size_t kLong = 300'000;       // sent in chunks
+constexpr std::size_t kGranted = 5'000'000;  // waits for a frame from the receiver
 
 // Enables or disables checksums for the data that this rank sends.
 void use_checksums(bool on) { setenv("BLUECOMM_NET_CHECKSUM", on ? "1" : "0", 1); }
@@ -132,7 +133,7 @@ TEST(nccl_net_damage, a_damaged_control_frame_is_an_error_at_both_ends) {
     Pair pair(rank);
     for (const std::uint64_t position : {0, 17, 24, 32, 40}) {
       pair.open();
-      std::vector<std::byte> memory(kLong);
+      std::vector<std::byte> memory(kGranted);
       // After the first checksum every frame has one.
       CHECK_EQ(pair.move(memory), abi::kSuccess);
       rank.barrier();

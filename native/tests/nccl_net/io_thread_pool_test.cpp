@@ -108,15 +108,6 @@ TEST(nccl_net_io_thread_pool, threads_receive_no_signals_and_are_pinned) {
   });
 }
 
-// Returns the bytes received on the only stream of the only recv comm.
-std::uint64_t received_so_far(PluginClient& client) {
-  const std::string text = client.counters();
-  const std::string key = "\"bytes_received\": ";
-  const auto at = text.find(key, text.find("\"recv\""));
-  REQUIRE(at != std::string::npos);
-  return std::strtoull(text.c_str() + at + key.size(), nullptr, 10);
-}
-
 // No call runs while the data moves. The housekeeper alone, which moves a MiB or two in
 // half a second, would take far longer than the time limit.
 TEST(nccl_net_io_thread_pool, bytes_move_without_calls) {

@@ -28,9 +28,10 @@ inline std::vector<std::byte> pattern(std::size_t nbytes) {
 class LinkPair {
  public:
   explicit LinkPair(std::size_t streams, bool checksum = false,
-                    Encryption encryption = Encryption::kOff)
+                    Encryption encryption = Encryption::kOff,
+                    const OutboxSettings& settings = {})
       : encryption(encryption),
-        sender(kHead.size(), 4096, std::make_shared<SegmentPool>(), checksum) {
+        sender(kHead.size(), settings, std::make_shared<SegmentPool>(), checksum) {
     for (std::size_t i = 0; i < streams; ++i) join();
   }
 
@@ -67,7 +68,7 @@ class LinkPair {
 
   const Encryption encryption;
   Link sender;
-  Link receiver{kHead.size(), 4096, std::make_shared<SegmentPool>()};
+  Link receiver{kHead.size(), {}, std::make_shared<SegmentPool>()};
   std::size_t stalled = SIZE_MAX;
   std::vector<std::unique_ptr<ReceivedMessage>> arrived;
 };

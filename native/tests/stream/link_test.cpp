@@ -19,7 +19,7 @@ namespace bluecomm::stream {
 namespace {
 
 TEST(stream_link, the_eager_credit_limits_what_is_sent_unasked) {
-  Link link(kHead.size(), 4096, std::make_shared<SegmentPool>(), false, 3000);
+  Link link(kHead.size(), {.eager_credit = 3000}, std::make_shared<SegmentPool>());
   std::array<SentMessage, 3> messages;
   const auto data = pattern(1000);
   for (SentMessage& one : messages) link.send(one, kHead, data);

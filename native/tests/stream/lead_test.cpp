@@ -1,0 +1,45 @@
+#include "stream/lead.h"
+
+#include <array>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kLeast = 256 << 10;
+constexpr std::size_t kPiece = 64 << 10;  // leads are multiples of this
+constexpr std::uint64_t kGigabit = 125'000'000;
+
+std::size_t lead_on_one(const PathState& path) { return lead_on(std::array{path}); }
+
+TEST(stream_lead, is_unlimited_while_nothing_waits_in_queues) {
+  CHECK_EQ(lead_on({}), kAnyLead);
+  CHECK_EQ(lead_on_one({}), kAnyLead);
+  CHECK_EQ(lead_on_one({900us, 50us, 10 * kGigabit}), kAnyLead);
+  CHECK_EQ(lead_on_one({40'900us, 40ms, kGigabit}), kAnyLead);
+}
+
+TEST(stream_lead, is_short_behind_a_queue) {
+  CHECK_EQ(lead_on_one({3ms, 50us, kGigabit}), kLeast);
+  // The kernel has measured too much while a bucket of tokens was full.
+  CHECK_EQ(lead_on_one({3ms, 10us, 20 * kGigabit}), kLeast);
+}
+
+TEST(stream_lead, allows_for_two_round_trips_without_the_queue) {
+  CHECK_EQ(lead_on_one({50ms, 40ms, kGigabit}), kLeast + 10'000'000 / kPiece * kPiece);
+}
+
+TEST(stream_lead, is_that_of_all_streams) {
+  const PathState fast{
+      .round_trip = 10ms, .shortest_round_trip = 10ms, .bytes_per_second = kGigabit};
+  PathState queued = fast;
+  queued.round_trip = 12ms;
+  CHECK_EQ(lead_on(std::array{fast, fast}), kAnyLead);
+  CHECK_EQ(lead_on(std::array{fast, queued}), kLeast + 5'000'000 / kPiece * kPiece);
+}
+
+}  // namespace
+}  // namespace bluecomm::stream
