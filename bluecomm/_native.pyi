@@ -123,6 +123,14 @@ class PendingRequest(TypedDict):
     expected_bytes: int
 
 @type_check_only
+class MemberChange(TypedDict):
+    kind: str  # "gone", "held", "released" or "excluded"
+    rank: int  # that has gone
+    cause: str  # "dead", "left", "stopped", "silent", "broken", or "" if unknown
+    silent_s: float
+    text: str
+
+@type_check_only
 class EdgeCounters(TypedDict):
     messages_sent: int
     bytes_sent: int
@@ -327,6 +335,15 @@ class Engine(metaclass=_PybindType):
 
     def pending(self) -> list[PendingRequest]: ...
     def peer_lost(self, rank: int, text: str) -> None: ...
+    def leave_members(self, text: str) -> None:
+        """End this rank's membership: its operations fail with ``text``."""
+
+    def next_member_change(self, timeout_s: float) -> MemberChange | None:
+        """Wait for the next change; None after `timeout_s` or once it is closed.
+
+        It releases the GIL. All ranks get the changes ``gone`` in one order.
+        """
+
     def tell_failing(self, what: str) -> None:
         """Tell all peers that an error ends this program; ``what`` is such as "exit 3".
 

@@ -182,6 +182,33 @@ py::list pending(PyEngine& self) {
   return list;
 }
 
+// Returns None after `timeout_s`, or once the engine is closed.
+py::object next_member_change(PyEngine& self, double timeout_s) {
+  std::optional<MemberChange> change;
+  {
+    const ReleaseGil unlocked;
+    change = self.use().next_member_change(deadline_after(timeout_s));
+  }
+  if (!change) return py::none();
+  const auto name = [&] {
+    switch (change->kind) {
+      case MemberChange::ChangeKind::kGone:
+        return "gone";
+      case MemberChange::ChangeKind::kHeld:
+        return "held";
+      case MemberChange::ChangeKind::kReleased:
+        return "released";
+      case MemberChange::ChangeKind::kExcluded:
+        break;
+    }
+    return "excluded";
+  };
+  return py::dict(py::arg("kind") = name(), py::arg("rank") = change->rank,
+                  py::arg("cause") = change->cause,
+                  py::arg("silent_s") = change->silent_s,
+                  py::arg("text") = change->text);
+}
+
 py::dict stats(PyEngine& self) {
   Stats stats;
   {
@@ -193,7 +220,7 @@ py::dict stats(PyEngine& self) {
 
 void fail(PyEngine& self, RequestId id, int code, std::string text) {
   if (code <= static_cast<int>(Code::kOk) || code > static_cast<int>(Code::kInternal)) {
-    throw std::invalid_argument("code must be in 1 .. 6, got " + std::to_string(code));
+    throw std::invalid_argument("code must be in 1 .. 7, got " + std::to_string(code));
   }
   const ReleaseGil unlocked;
   self.use().fail(id, {static_cast<Code>(code), std::move(text), -1});
@@ -276,6 +303,8 @@ void register_engine(py::module_& module) {
           arg("request"), arg("seconds"))
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
+      .def("leave_members", unlocked(&Engine::leave_members), arg("text"))
+      .def("next_member_change", &next_member_change, arg("timeout_s"))
       .def("tell_failing", unlocked(&Engine::tell_failing), arg("what"))
       .def("take_late_failure", unlocked(&Engine::take_late_failure))
       .def("stats", &stats)

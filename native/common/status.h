@@ -14,8 +14,15 @@ enum class Code : int {
   kPeerLost = 3,  // a rank exited or its link broke     -> PeerLostError
   kTimedOut = 4,  // a deadline passed                   -> CommunicationTimeout
   kClosed = 5,    // the engine has been shut down       -> ShutdownError
-  kInternal = 6,  // a defect of bluecomm or the system  -> BluecommError
+  kFreed = 6,     // a member has freed the group        -> ShutdownError
+  kInternal = 7,  // a defect of bluecomm or the system  -> BluecommError
 };
+
+// Returns whether the code says that a rank has ended its part of a call on purpose.
+// This does no harm to other ranks on which the call has ended.
+constexpr bool is_withdrawal(Code code) {
+  return code == Code::kClosed || code == Code::kFreed;
+}
 
 // The outcome of an operation. `text` is the complete message for the user; `rank` is
 // the rank that caused the failure, or -1.

@@ -66,6 +66,10 @@ std::map<std::string, std::string> Dispatcher::offers() const {
 
 void Dispatcher::connect(std::vector<Peer> peers) {
   peers_.connect(std::move(peers), transports_);
+  if (config_.survives_losses && config_.size > 1) {
+    members_.emplace(peers_, job_, config_.epoch, member_news_,
+                     config_.look_at_process);
+  }
 }
 
 void Dispatcher::add_group(Group group) {
@@ -155,9 +159,9 @@ void Dispatcher::start(Operation& operation) {
                    {Code::kClosed, operation.label() + ": the engine is closed", -1});
     return;
   }
-  if (!broken_.empty()) {
+  if (!broken_.ok()) {
     fail_operation(operation,
-                   {Code::kInternal, operation.label() + ": " + broken_, -1});
+                   {broken_.code, operation.label() + ": " + broken_.text, -1});
     return;
   }
   if (const std::optional<Status> abort = matching_.abort_of(key)) {
@@ -183,8 +187,12 @@ void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
 bool Dispatcher::read_arrivals() {
   std::vector<Arrived> arrived = std::exchange(arrived_, {});
   for (Arrived& one : arrived) {
-    if (peers_.is_dropped(one.peer)) continue;  // operations go on without it
     const MessageType type = type_of(one.message->header());
+    if (members_ && type == MessageType::kMember &&
+        members_->take_message(one.peer, one.message)) {
+      continue;
+    }
+    if (peers_.is_dropped(one.peer)) continue;  // operations go on without it
     if (type == MessageType::kWindow && windows_.take_message(one.peer, one.message)) {
       continue;
     }
@@ -252,9 +260,13 @@ void Dispatcher::match(int peer, const Envelope& envelope,
 
 void Dispatcher::on_lost(int peer, Status status) {
   peers_.lose(peer, std::move(status.text));
+  if (members_) members_->note_end(peer);
 }
 
-void Dispatcher::on_goodbye(int peer) { peers_.finish(peer); }
+void Dispatcher::on_goodbye(int peer) {
+  peers_.finish(peer);
+  if (members_) members_->note_goodbye(peer);
+}
 
 // --- Moving on -----------------------------------------------------------------------
 
@@ -274,7 +286,8 @@ bool Dispatcher::poll() {
   }
   if (windows_.poll(peers_.gone())) changed = true;
   if (points_.poll(peers_.gone())) changed = true;
-  if (expire_requests(now_)) changed = true;
+  if (!deadlines_pause_ && expire_requests(now_)) changed = true;
+  if (members_) poll_members(now_);
   if (!peers_.gone().empty() && settle_losses(now_)) changed = true;
   return changed;
 }
@@ -325,7 +338,8 @@ Clock::time_point Dispatcher::next_timer() const {
   for (const auto& transport : transports_) {
     next = std::min(next, transport->next_timer());
   }
-  next = std::min(next, requests_.next_deadline());
+  if (!deadlines_pause_) next = std::min(next, requests_.next_deadline());
+  if (members_ && !closing_) next = std::min(next, members_->next_timer());
   if (!outstanding()) return next;
   const Clock::time_point now = Clock::now();
   for (const int rank : peers_.gone()) {
@@ -396,6 +410,7 @@ void Dispatcher::free() {
   aborts_.clear();
   windows_.free();
   points_.free();
+  members_.reset();
   peers_.disconnect();
   transports_.clear();
   broken_transports_.clear();

@@ -21,6 +21,8 @@
 #include "engine/joining.h"
 #include "engine/late_failures.h"
 #include "engine/matching.h"
+#include "engine/member_news.h"
+#include "engine/member_service.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
 #include "p2p/service.h"
@@ -73,6 +75,7 @@ struct EngineConfig {
   std::shared_ptr<Recorder> recorder;  // or null
   // Whether operations that can go on without a lost peer do so.
   bool survives_losses = false;
+  MemberService::LookAtProcess look_at_process;  // or empty
   // Allocates memory for results whose length only the peers know.
   std::function<Result(std::size_t nbytes)> allocate;
 };
@@ -142,14 +145,25 @@ class Dispatcher final : private Receiver, private OperationHost {
   void extend_deadline(RequestId id, Clock::duration time) {
     requests_.extend_deadline(id, time);
   }
-  void put_off_deadlines(Clock::duration time) { requests_.put_off_deadlines(time); }
+  void put_off_deadlines(Clock::duration time) {
+    deadlines_pause_ = false;
+    requests_.put_off_deadlines(time);
+  }
 
   // Fails a request, unless it is done.
   void fail(RequestId id, Status status);
   // Fails all requests because of `text`, and the requests about windows that are
   // started later.
   void fail_all(Code code, const std::string& text, int rank);
+  // Records that a rank has ended, or is about to, as the control plane knows.
   void peer_lost(int rank, std::string text);
+  // Ends this rank's membership: all its requests fail with `text`, now and later.
+  void leave_members(std::string text);
+  // The changes of the members, in a job that survives losses. Thread-safe.
+  MemberNews& member_news() { return member_news_; }
+  bool survives_losses() const { return config_.survives_losses; }
+  // Lets no deadline pass between pause_deadlines() and put_off_deadlines().
+  void pause_deadlines() { deadlines_pause_ = true; }
   // Tells all peers that an error ends this rank's program, where no control plane
   // does. Their requests that need this rank fail at once; `what` follows the rank's
   // description, such as "raised KeyError: 'x'".
@@ -241,13 +255,16 @@ class Dispatcher final : private Receiver, private OperationHost {
   Status timeout_status(const Operation& operation) const;
 
   // dispatcher_losses.cpp
+  void poll_members(Clock::time_point now);
   bool settle_losses(Clock::time_point now);
   bool fail_needing(int rank, Clock::time_point now);
+  bool holds_for(int rank) const;
   bool drops_lost(const Operation& operation) const;
+  bool is_dropped_by_others(const Operation& operation) const;
   bool drop(int rank, Clock::time_point now);
   void drop_lost(Operation& operation);
   bool is_loss(const Envelope& call, const Status& status) const;
-  bool go_on_without(Operation* operation, int peer, const Status& status);
+  void go_on_without(Operation* operation, int peer);
 
   // dispatcher_refusals.cpp
   void refuse(const Call& call, const Key& key, const std::string& reason,
@@ -268,7 +285,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // Transports that have thrown. The dispatcher no longer calls them, because their
   // state is unknown, but keeps them, because their channels are still in use.
   std::vector<std::unique_ptr<Transport>> broken_transports_;
-  std::string broken_;  // the reason why no operation can start, after that
+  Status broken_;  // the reason why no operation can start any more; ok if they can
   Peers peers_;
   Groups groups_;
   Matching matching_;
@@ -288,6 +305,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::uint64_t replaced_ = 0;                // see Stats
   bool has_early_ = false;  // some operation may have messages of dropped peers
   LateFailures late_failures_;
+  MemberNews member_news_;
+  std::optional<MemberService> members_;  // in a job that survives losses
+  bool deadlines_pause_ = false;
   struct Arrived {
     int peer;
     std::unique_ptr<Incoming> message;

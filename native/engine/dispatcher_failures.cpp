@@ -42,10 +42,12 @@ std::vector<int> Dispatcher::participants(const Operation& operation) const {
 
 void Dispatcher::fail_operation(Operation& operation, Status status) {
   matching_.remember_failure(operation.key());
-  // The ABORT has to arrive before the other ranks notice that their messages were
-  // dropped.
-  for (const int rank : participants(operation)) {
-    send_abort(rank, operation.envelope(), status);
+  if (!is_dropped_by_others(operation)) {
+    // The ABORT has to arrive before the other ranks notice that their messages were
+    // dropped.
+    for (const int rank : participants(operation)) {
+      send_abort(rank, operation.envelope(), status);
+    }
   }
   operation.finish(std::move(status));
   end(operation);
@@ -91,11 +93,13 @@ void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
     } catch (const std::exception& error) {
       broken_transports_.push_back(std::move(transports_[i]));
       transports_.erase(transports_.begin() + static_cast<std::ptrdiff_t>(i));
-      broken_ = "rank " + std::to_string(config_.rank) +
-                " cannot communicate any more, because its transport " +
-                std::string(broken_transports_.back()->name()) +
-                " failed: " + error.what();
-      fail_all(Code::kInternal, broken_, -1);
+      broken_ = {Code::kInternal,
+                 "rank " + std::to_string(config_.rank) +
+                     " cannot communicate any more, because its transport " +
+                     std::string(broken_transports_.back()->name()) +
+                     " failed: " + error.what(),
+                 -1};
+      fail_all(Code::kInternal, std::string(broken_.text), -1);
     }
   }
 }
@@ -199,7 +203,10 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
   if (status.ok()) status.code = Code::kInternal;
   Operation* const operation = matching_.find(key);
-  if (is_loss(envelope, status) && go_on_without(operation, peer, status)) return;
+  if (is_loss(envelope, status)) {
+    go_on_without(operation, peer);
+    return;
+  }
   if (operation != nullptr) {
     fail_operation(*operation, std::move(status));
     return;
@@ -211,8 +218,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
     case Matching::Standing::kUnfinished:
     case Matching::Standing::kPast:
       matching_.remember_failure(key);
-      // A peer that shuts down after this rank's call has ended does no harm.
-      if (status.code != Code::kClosed) {
+      if (!is_withdrawal(status.code)) {
         add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
       }
       return;
@@ -245,7 +251,7 @@ void Dispatcher::remove_group(std::uint64_t id) {
     Operation& operation = **found;
     fail_operation(
         operation,
-        {Code::kClosed, operation.label() + ": " + group_removed_text(), config_.rank});
+        {Code::kFreed, operation.label() + ": " + group_removed_text(), config_.rank});
   }
   for (const Unmatched& one : matching_.remove_group(id)) {
     send_group_removed(one.peer, one.envelope);
@@ -261,7 +267,7 @@ std::string Dispatcher::group_removed_text() const {
 // Fails the call of a peer that waits for this rank.
 void Dispatcher::send_group_removed(int peer, const Envelope& call) {
   send_abort(peer, call,
-             {Code::kClosed,
+             {Code::kFreed,
               describe_operation(call, call.name_text()) + " on " +
                   peers_.describe_rank(peer) + ": " + group_removed_text(),
               config_.rank});

@@ -21,7 +21,32 @@ void Dispatcher::peer_lost(int rank, std::string text) {
                                 std::to_string(config_.rank));
   }
   peers_.explain(rank, std::move(text));
+  if (members_) members_->note_death(rank);
   for_transports([rank](Transport& one) { one.forget(rank); });
+}
+
+void Dispatcher::leave_members(std::string text) {
+  if (!members_) return;
+  members_->leave(std::move(text));
+  poll_members(Clock::now());
+}
+
+// Acts on what the members have decided.
+void Dispatcher::poll_members(Clock::time_point now) {
+  if (!closing_) members_->poll(now);
+  for (const MemberChange& gone : members_->take_gone()) {
+    if (gone.cause == "stopped" || gone.cause == "silent" || gone.cause == "broken") {
+      peers_.explain(gone.rank, gone.text);
+    } else {
+      // The control plane will know the reason.
+      peers_.lose(gone.rank, "the other ranks have gone on without it");
+    }
+  }
+  const std::optional<std::string>& why = members_->why_excluded();
+  if (why && broken_.ok()) {
+    broken_ = {Code::kPeerLost, *why, -1};
+    fail_all(Code::kPeerLost, *why, -1);
+  }
 }
 
 bool Dispatcher::settle_losses(Clock::time_point now) {
@@ -44,19 +69,23 @@ bool Dispatcher::fail_needing(int rank, Clock::time_point now) {
   bool changed = false;
   // The last messages of a finished peer may still be in the transport.
   const bool finished = peers_.state(rank) == Peers::State::kFinished;
+  const bool is_held = holds_for(rank);
   for (std::size_t i = 0; i < operations_.size();) {
     Operation& operation = *operations_[i];
     const Clock::time_point grace =
         finished ? std::max(peers_.grace_until(rank),
                             operation.started() + Peers::kFinishedGrace)
                  : peers_.grace_until(rank);
-    if (drops_lost(operation) || now < grace ||
+    if (drops_lost(operation) || is_held || now < grace ||
         operation.state() == Operation::State::kQueued || !operation.needs(rank)) {
       ++i;
       continue;
     }
     operation.abort(
         {Code::kPeerLost, operation.label() + ": " + peers_.reason(rank), rank});
+    // An operation needs the peer, so the members decide without waiting for the end
+    // of its process.
+    if (finished && members_) members_->note_death(rank);
     changed = true;
   }
   return changed;
@@ -64,15 +93,29 @@ bool Dispatcher::fail_needing(int rank, Clock::time_point now) {
 
 // --- Going on without a peer ---------------------------------------------------------
 
+// Returns whether operations wait for a peer whose link has ended. They do while this
+// rank reaches too few members, because then it is perhaps this rank that is cut off.
+bool Dispatcher::holds_for(int rank) const {
+  return members_ && members_->is_held() && !members_->is_gone(rank) &&
+         !peers_.is_explained(rank) && peers_.state(rank) == Peers::State::kLost;
+}
+
 bool Dispatcher::drops_lost(const Operation& operation) const {
   return config_.survives_losses && kind_info(operation.call().kind).drops_lost;
+}
+
+// Returns whether the other ranks go on with an operation without this rank, which is
+// no member any more. They may not know this yet, and then an ABORT would fail their
+// call.
+bool Dispatcher::is_dropped_by_others(const Operation& operation) const {
+  return members_ && members_->why_excluded() && drops_lost(operation);
 }
 
 // Drops a peer that is gone from all running operations, once: start() drops it from
 // later ones. Does nothing while messages of a finished peer may still arrive.
 bool Dispatcher::drop(int rank, Clock::time_point now) {
   const bool finished = peers_.state(rank) == Peers::State::kFinished;
-  if (finished && now < peers_.grace_until(rank)) return false;
+  if ((finished && now < peers_.grace_until(rank)) || holds_for(rank)) return false;
   if (!peers_.drop(rank)) return false;
   for (Operation* const operation : operations_) {
     if (drops_lost(*operation) && operation->state() == Operation::State::kRunning) {
@@ -90,21 +133,19 @@ void Dispatcher::drop_lost(Operation& operation) {
   for (const int rank : peers_.dropped()) replaced_ += operation.drop_peer(rank);
 }
 
-// Returns whether a peer has failed an operation only because that peer ends, or has
-// lost another one.
+// Returns whether a peer has failed an operation only because that peer ends. A peer
+// that has freed the process set lives on, so it is not lost.
 bool Dispatcher::is_loss(const Envelope& call, const Status& status) const {
   return config_.survives_losses && kind_info(call.kind).drops_lost &&
-         (status.code == Code::kClosed || status.code == Code::kPeerLost);
+         status.code == Code::kClosed;
 }
 
-// Goes on without a peer that has cut its part of an operation short. Returns false if
-// this rank's call has yet to start and would wait for that peer.
-bool Dispatcher::go_on_without(Operation* operation, int peer, const Status& status) {
-  const bool runs =
-      operation != nullptr && operation->state() == Operation::State::kRunning;
-  if (runs) replaced_ += operation->drop_peer(peer);
-  // A peer that ends is dropped from later calls once its link has ended.
-  return runs || status.code == Code::kClosed;
+// Goes on without a peer that has cut its part of an operation short. It is dropped
+// from later calls once its link has ended.
+void Dispatcher::go_on_without(Operation* operation, int peer) {
+  if (operation != nullptr && operation->state() == Operation::State::kRunning) {
+    replaced_ += operation->drop_peer(peer);
+  }
 }
 
 }  // namespace bluecomm

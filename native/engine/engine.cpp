@@ -256,6 +256,10 @@ void Engine::peer_lost(int rank, std::string text) {
   });
 }
 
+void Engine::leave_members(std::string text) {
+  progress_.run([&] { dispatcher_.leave_members(std::move(text)); });
+}
+
 void Engine::tell_failing(const std::string& what) {
   progress_.submit([&] {
     dispatcher_.tell_failing(what);
@@ -289,10 +293,12 @@ void Engine::leave_join(std::uint32_t sequence) {
 }
 
 void Engine::suspend() {
-  progress_.with_lock([&] {
+  const bool thread_goes_on = progress_.with_lock([&] {
     if (!suspended_at_) suspended_at_ = Clock::now();
+    if (dispatcher_.survives_losses()) dispatcher_.pause_deadlines();
+    return dispatcher_.survives_losses();
   });
-  progress_.suspend();
+  progress_.suspend(thread_goes_on);
 }
 
 void Engine::resume() {
@@ -317,6 +323,7 @@ void Engine::close(Clock::duration limit) {
   });
   progress_.close_doorbells();
   dispatcher_.completion_queue().close();
+  dispatcher_.member_news().close();
 }
 
 void Engine::release_backends() {

@@ -96,6 +96,11 @@ class Engine final : public WindowHost, private Work {
   void extend_deadline(RequestId id, Clock::duration time);
   std::vector<PendingRequest> pending();
   void peer_lost(int rank, std::string text);
+  void leave_members(std::string text);
+  // Waits for the next change of the members; see MemberNews.
+  std::optional<MemberChange> next_member_change(Clock::time_point deadline) {
+    return dispatcher_.member_news().next(deadline);
+  }
   void tell_failing(const std::string& what);
   // See Dispatcher. Works after close(), too.
   std::optional<Status> take_late_failure();
@@ -108,7 +113,8 @@ class Engine final : public WindowHost, private Work {
   void leave_join(std::uint32_t sequence);
 
   // Between suspend() and resume(), no message moves, wait() returns nothing
-  // immediately, and deadlines are extended.
+  // immediately, and deadlines are extended. In a job that survives losses, the
+  // progress thread goes on, because the other ranks would count this one as lost.
   void suspend();
   void resume();
 

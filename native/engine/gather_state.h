@@ -48,6 +48,7 @@ class GatherState {
   // bytes. At first there is no limit.
   void set_own_ready(std::size_t nbytes) { own_ready_ = nbytes; }
   const Gather& gather() const { return gather_; }
+  std::size_t combined() const { return combined_; }
 
   // Combines up to about `budget` bytes and subtracts them from `budget`. Returns
   // whether anything changed.

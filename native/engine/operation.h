@@ -163,6 +163,9 @@ class Operation final : public BaseRequest {
   void limit_own_sources(RunningPhase& running);
   std::size_t ready_prefix(std::span<const std::byte> bytes, std::uint32_t phase) const;
   bool supply_sends();
+  std::size_t remote_sources(const Gather& gather) const;
+  bool keeps_in_step() const;
+  std::size_t received() const;
   bool end_phases();
   bool owes_peers() const;
   bool is_over(const RunningPhase& running);
@@ -184,6 +187,8 @@ class Operation final : public BaseRequest {
   std::uint32_t next_phase_ = 0;
   Lease lease_;
   PendingSends sends_;
+  bool keeps_in_step_ = false;       // see keeps_in_step()
+  std::size_t received_before_ = 0;  // from other machines, in finished phases
   std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
   int lost_ = -1;  // the last peer that was dropped

@@ -62,9 +62,8 @@ std::string_view Peers::transport_of(int rank) const {
 
 int Peers::ranks_here() const {
   return static_cast<int>(
-      std::count_if(entries_.begin(), entries_.end(), [&](const Entry& one) {
-        return one.peer.rank == rank_ || one.peer.machine == machine_;
-      }));
+      std::count_if(entries_.begin(), entries_.end(),
+                    [&](const Entry& one) { return is_here(one.peer.rank); }));
 }
 
 std::string Peers::describe_rank(int rank) const {

@@ -44,6 +44,12 @@ class Peers {
   // Returns the number of ranks on this machine, including this one.
   int ranks_here() const;
 
+  const Peer& peer(int rank) const { return entry(rank).peer; }
+  // Returns whether a rank runs on this machine.
+  bool is_here(int rank) const {
+    return rank == rank_ || entry(rank).peer.machine == machine_;
+  }
+
   // Returns a text such as "rank 1 (hostB)".
   std::string describe_rank(int rank) const;
   // Returns a text such as "rank 1 on hostB (pid 4711)".
@@ -65,6 +71,8 @@ class Peers {
   // the reason.
   Clock::time_point grace_until(int rank) const { return entry(rank).grace_until; }
   const std::string& reason(int rank) const { return entry(rank).reason; }
+  // Returns whether the reason is final.
+  bool is_explained(int rank) const { return entry(rank).explained; }
   std::span<const int> gone() const { return gone_; }
 
   // Records that operations go on without a peer that is gone. Returns false if they

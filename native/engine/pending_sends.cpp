@@ -27,13 +27,21 @@ void PendingSends::add(std::span<const Send> sends, std::uint32_t phase,
     Message& message = messages_.emplace_back(Message{&send, phase, nullptr});
     ++unsupplied_;
     if (!is_growing) continue;
+    Channel& channel = channel_to(send.peer, context);
     message.outgoing =
-        channel_to(send.peer, context)
-            .send_growing(header_of(send, phase, context.call), send.bytes);
+        channel.send_growing(header_of(send, phase, context.call), send.bytes);
+    if (message.outgoing) lead_ = std::min(lead_, channel.lead());
   }
 }
 
-bool PendingSends::supply(const Ready& ready, const MessageContext& context) {
+std::size_t PendingSends::growth_left(std::size_t received) const {
+  if (!is_limited()) return Channel::kAnyLead;
+  const std::size_t limit = received + std::min(lead_, Channel::kAnyLead - received);
+  return limit - std::min(limit, grown_);
+}
+
+bool PendingSends::supply(const Ready& ready, std::size_t received,
+                          const MessageContext& context) {
   if (unsupplied_ == 0) return false;
   bool changed = false;
   std::shared_ptr<void> copies;  // copies of the payload shared by the latest sends
@@ -44,10 +52,15 @@ bool PendingSends::supply(const Ready& ready, const MessageContext& context) {
     const Send& send = *message.send;
     const std::size_t whole = send.bytes.size();
     std::size_t nbytes = ready(send.bytes, message.phase);
+    if (message.outgoing && nbytes > message.supplied) {
+      nbytes =
+          message.supplied + std::min(nbytes - message.supplied, growth_left(received));
+    }
     if (nbytes < whole) nbytes -= nbytes % kChunkAlignment;
     if (message.outgoing) {
       if (nbytes <= message.supplied || follows_unreleased(i)) continue;
       message.outgoing->grow(nbytes);
+      grown_ += nbytes - message.supplied;
     } else {
       if (nbytes < whole) continue;
       if (send.bytes.data() != last.data() || whole != last.size()) {

@@ -31,10 +31,13 @@ class PendingSends {
 
   // Sends what has become final: the first ready(bytes, phase) bytes of each message.
   // The messages to a peer are sent in the order of their phases, because the peer
-  // needs them in that order. Returns whether anything was sent.
+  // needs them in that order. If is_limited(), growing messages together do not get
+  // further ahead of the `received` bytes than their channels' lead(). Returns whether
+  // anything was sent.
   using Ready =
       std::function<std::size_t(std::span<const std::byte> bytes, std::uint32_t phase)>;
-  bool supply(const Ready& ready, const MessageContext& context);
+  bool supply(const Ready& ready, std::size_t received, const MessageContext& context);
+  bool is_limited() const { return lead_ != Channel::kAnyLead; }
 
   // Returns whether peers have finished reading all messages.
   bool released();
@@ -70,11 +73,14 @@ class PendingSends {
     }
   };
 
+  std::size_t growth_left(std::size_t received) const;
   void forget_released();
   bool follows_unreleased(std::size_t index) const;
 
-  std::vector<Message> messages_;  // not released at the last check
-  std::size_t unsupplied_ = 0;     // messages that are not supplied completely
+  std::vector<Message> messages_;         // not released at the last check
+  std::size_t unsupplied_ = 0;            // messages that are not supplied completely
+  std::size_t lead_ = Channel::kAnyLead;  // the least one of the growing messages
+  std::size_t grown_ = 0;                 // supplied bytes of growing messages
 };
 
 }  // namespace bluecomm

@@ -93,9 +93,10 @@ void Progress::close_doorbells() {
   thread_doorbell_.reset();
 }
 
-void Progress::suspend() {
+void Progress::suspend(bool thread_goes_on) {
   const FairLock lock(mutex_);
   suspended_ = true;
+  thread_parks_ = !thread_goes_on;
   kick(Leader::kThread);
   kick(Leader::kBackground);
   kick(Leader::kCaller);
@@ -105,6 +106,7 @@ void Progress::suspend() {
 void Progress::resume() {
   const FairLock lock(mutex_);
   suspended_ = false;
+  thread_parks_ = false;
   thread_wakes_.notify_all();
 }
 

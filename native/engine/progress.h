@@ -114,8 +114,8 @@ class Progress {
                            Clock::time_point deadline);
 
   // Between suspend() and resume() no thread drives: waiting callers give up, and the
-  // other threads sleep.
-  void suspend();
+  // other threads sleep. With `thread_goes_on` the progress thread drives.
+  void suspend(bool thread_goes_on = false);
   void resume();
 
   // Take and release the progress lock, to keep all other threads out during a fork.
@@ -193,6 +193,7 @@ class Progress {
   int followers_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool suspended_ GUARDED_BY(mutex_) = false;
+  bool thread_parks_ GUARDED_BY(mutex_) = false;  // suspended, with the progress thread
   std::condition_variable followers_wake_;
   std::condition_variable thread_wakes_;
   std::thread thread_;

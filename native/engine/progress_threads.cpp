@@ -22,7 +22,10 @@ void Progress::drive_in_background(const std::function<bool()>& done,
   while (!done() && Clock::now() < deadline) {
     if (suspended_) {
       if (leader_ == Leader::kBackground) leader_ = Leader::kNone;
+      has_background_ = false;  // so that the progress thread may lead
+      wake_thread();
       mutex_.wait_until(thread_wakes_, deadline);
+      has_background_ = true;
     } else if (leader_ == Leader::kCaller) {
       follow(deadline);
     } else {
@@ -71,7 +74,7 @@ void Progress::run_thread() {
   pthread_setname_np(pthread_self(), "bluecomm");
   const FairLock lock(mutex_);
   while (!stopping_) {
-    if (suspended_) {
+    if (thread_parks_) {
       thread_state_ = ThreadState::kParks;
       mutex_.wait(thread_wakes_);
       thread_state_ = ThreadState::kRuns;
@@ -87,7 +90,7 @@ void Progress::run_thread() {
 
 void Progress::lead_as_thread() {
   leader_ = Leader::kThread;
-  while (!stopping_ && !suspended_ && leader_ == Leader::kThread) {
+  while (!stopping_ && !thread_parks_ && leader_ == Leader::kThread) {
     const bool changed = work_.poll() || spin();
     notify_followers();
     if (changed) {

@@ -137,7 +137,7 @@ void PointService::remove_group(std::uint64_t group, const std::string& why) {
   for (const auto& transfer : transfers_) concerned.push_back(transfer->receive());
   for (const PointRequestPtr& request : concerned) {
     if (request->call().group != group || request->done()) continue;
-    fail(*request, {Code::kClosed, request->label() + ": " + why, rank_});
+    fail(*request, {Code::kFreed, request->label() + ": " + why, rank_});
   }
   for (SentPoint& sent : matching_.take_messages(group)) {
     if (!sent.own) credit_of(sent.peer).count_taken();
@@ -150,7 +150,7 @@ void PointService::decline_removed(SentPoint sent) {
   report_taken(sent.peer);
   const std::string call = "send with tag " + std::to_string(sent.message.tag) +
                            " to " + peers_.describe_rank(rank_);
-  decline(std::move(sent), {Code::kClosed, call + ": " + why_removed_, rank_});
+  decline(std::move(sent), {Code::kFreed, call + ": " + why_removed_, rank_});
 }
 
 // --- Failures that peers report ------------------------------------------------------
@@ -226,8 +226,7 @@ void PointService::handle_decline(int peer, const PointMessage& message,
     const PointRequestPtr request = *found;
     sends_.erase(found);
     end(*request, std::move(status));
-  } else if (status.code != Code::kClosed) {
-    // A peer that shuts down after this rank's send has ended does no harm.
+  } else if (!is_withdrawal(status.code)) {
     on_late_failure_(peer, std::move(status));
   }
   post(peer, message, PointAction::kCancel, {});

@@ -18,6 +18,7 @@ enum class MessageType : std::uint8_t {
   kAnnounce = 5,
   kPoint = 6,    // a message between two ranks (p2p/message.h)
   kFailing = 7,  // an error ends the sender's program; the payload says which
+  kMember = 8,   // about who is a member of the job (engine/member_service.h)
 };
 
 // Returns whether the header is an Envelope.

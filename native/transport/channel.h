@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -186,6 +187,12 @@ struct ChannelStats {
   }
 };
 
+// The packet losses of a path between machines.
+struct PathLosses {
+  std::uint64_t repeated = 0;  // packets
+  std::chrono::milliseconds repeat_after{0};
+};
+
 // The link to one peer. It can be used before it is established: messages then wait.
 class Channel {
  public:
@@ -226,6 +233,11 @@ class Channel {
     return nullptr;
   }
 
+  // How many bytes of send_growing() an operation should make final ahead of the bytes
+  // that it receives. Depends on the present state of the network.
+  static constexpr std::size_t kAnyLead = std::numeric_limits<std::size_t>::max();
+  virtual std::size_t lead() const { return kAnyLead; }
+
   // Sends a copy of the payload, which is at most kMaxPost bytes. The message cannot be
   // cancelled.
   static constexpr std::size_t kMaxPost = 4096;
@@ -236,6 +248,18 @@ class Channel {
   virtual bool shares_memory() const { return false; }
 
   virtual ChannelStats stats() const = 0;
+
+  // Shows the peer that this process runs, at a lower cost than a message. Returns
+  // false if the transport cannot do that now; the caller then posts a message.
+  virtual bool beat() { return false; }
+  // A number that changes whenever something has arrived from the peer, beats included.
+  virtual std::uint64_t signs_of_life() const {
+    const ChannelStats arrived = stats();
+    return arrived.messages_received + arrived.bytes_received;
+  }
+  // The packets that this end of the path has sent again so far, and after how long it
+  // does so. Asks the kernel.
+  virtual PathLosses path_losses() const { return {}; }
 };
 
 // Receives what a transport reports from within poll(). The functions may call any

@@ -43,12 +43,7 @@ void Membership::hear(Uid member, Time now) {
   notice_absence(now);
   const std::optional<int> rank = epoch().rank_of(member);
   if (is_excluded_ || !rank || !suspicions_.hear(*rank)) return;
-  // The others should know, and a member that was held may go on.
-  for (int other = 0; other < epoch().size(); ++other) {
-    if (other != rank_ && !suspicions_.dead().contains(other)) {
-      post(other, suspect(), now);
-    }
-  }
+  tell_all(now);  // and a member that was held may go on
   attempts_ = 0;
   if (my_turn_) my_turn_ = std::min(*my_turn_, now + turn());
 }
@@ -75,6 +70,11 @@ void Membership::receive(Uid sender, const MembershipMessage& message, Time now)
     posts_.push_back({sender, *decided_});
   }
   advance(now);
+}
+
+void Membership::ask(Time now) {
+  notice_absence(now);
+  if (!is_excluded_) tell_all(now);
 }
 
 void Membership::tick(Time now) {
@@ -133,6 +133,15 @@ MembershipMessage Membership::suspect() const {
   MembershipMessage suspect = message(MembershipAction::kSuspect);
   suspect.accusations = suspicions_.own();
   return suspect;
+}
+
+// Tells all others what this member says of them.
+void Membership::tell_all(Time now) {
+  for (int other = 0; other < epoch().size(); ++other) {
+    if (other != rank_ && !suspicions_.dead().contains(other)) {
+      post(other, suspect(), now);
+    }
+  }
 }
 
 void Membership::notice_absence(Time now) {

@@ -52,6 +52,8 @@ class Membership {
   // Takes a message that the link to `sender` has brought. Ignores messages that no
   // member can have sent.
   void receive(Uid sender, const MembershipMessage& message, Time now);
+  // Asks all others for decisions that this member may have missed.
+  void ask(Time now);
   // To be called at least every MembershipTiming::repeat while is_deciding().
   void tick(Time now);
 
@@ -80,6 +82,7 @@ class Membership {
   }
   MembershipMessage message(MembershipAction action, Ballot ballot = {}) const;
   MembershipMessage suspect() const;
+  void tell_all(Time now);
 
   void notice_absence(Time now);
   // Records deaths, after which nothing that the dead have sent counts any more.
@@ -93,6 +96,7 @@ class Membership {
   // How long this member leaves the proposing to those before it.
   Time::duration turn() const;
   int lowest_reachable() const;
+  MemberSet likely_absent() const;
   void repeat(Time now);
   void send_to_missing(Time now);
   void receive_open(const MembershipMessage& message, Time now);

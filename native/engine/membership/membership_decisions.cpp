@@ -12,6 +12,29 @@ int Membership::lowest_reachable() const {
   return (MemberSet::all(epoch().size()) - suspicions_.unreachable()).lowest();
 }
 
+// Returns the members for which a proposer waits a short time only. A silent member is
+// merely late if another one on its machine answers and does not find it silent: that
+// one can ask the kernel.
+MemberSet Membership::likely_absent() const {
+  MemberSet absent = suspicions_.unreachable();
+  if (!proposer_.is_gathering()) return absent;
+  const MemberSet& reported = proposer_.reported();
+  const auto host_of = [this](int rank) {
+    return epoch().members[static_cast<std::size_t>(rank)].host;
+  };
+  for (int rank = absent.lowest(); rank != -1; rank = absent.lowest(rank + 1)) {
+    for (int other = reported.lowest(); other != -1;
+         other = reported.lowest(other + 1)) {
+      if (other != rank && host_of(other) == host_of(rank) &&
+          suspicions_.is_vouched_for(rank, other)) {
+        absent.erase(rank);
+        break;
+      }
+    }
+  }
+  return absent;
+}
+
 Membership::Time::duration Membership::turn() const {
   int before = 0;
   for (int rank = 0; rank < rank_; ++rank) {
@@ -32,7 +55,7 @@ void Membership::advance(Time now) {
     const bool leads = attempts_ == 0 && !is_led && lowest_reachable() == rank_;
     if (!proposer_.is_active() && (leads || now >= *my_turn_)) start_ballot(now);
   }
-  switch (proposer_.advance(now, suspicions_.dead(), suspicions_.unreachable())) {
+  switch (proposer_.advance(now, suspicions_.dead(), likely_absent())) {
     case Proposer::Step::kWait:
       break;
     case Proposer::Step::kPrepare:

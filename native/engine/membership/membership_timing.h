@@ -13,8 +13,9 @@ struct MembershipTiming {
   Duration gather{5'000};
   // Unanswered messages are sent again.
   Duration repeat{50'000};
-  // A member that seems unreachable may answer for this long before it is left out.
-  Duration answer{100'000};
+  // A member that seems unreachable may answer for this long before it is left out: a
+  // lost packet is sent again after 200 ms.
+  Duration answer{250'000};
   // The same for a member that nobody accuses.
   Duration patience{2'000'000};
   // The lowest member that can be reached proposes at once; each other member after

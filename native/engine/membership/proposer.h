@@ -21,12 +21,15 @@ class Proposer {
   // say so before it decides.
   enum class Step { kWait, kPrepare, kCommit, kRestart, kGiveUp };
 
-  Proposer(int size, const MembershipTiming& timing) : size_(size), timing_(timing) {}
+  Proposer(int size, const MembershipTiming& timing)
+      : size_(size), timing_(timing), reported_(size), acked_(size) {}
 
   bool is_active() const { return ballot_.is_set(); }
   bool is_gathering() const { return is_active() && proposal_.survivors.empty(); }
   Ballot ballot() const { return ballot_; }
   const Proposal& proposal() const { return proposal_; }
+  // The members that have reported in this ballot.
+  const MemberSet& reported() const { return reported_; }
   // The members that were dead when the proposal was made.
   const MemberSet& announced() const { return announced_; }
 

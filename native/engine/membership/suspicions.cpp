@@ -60,8 +60,20 @@ MemberSet Suspicions::unreachable() const {
   for (int accuser = 0; accuser < unreachable.size(); ++accuser) {
     if (!own_.dead.contains(accuser)) unreachable |= said_by(accuser).stopped;
   }
+  for (int rank = 0; rank < unreachable.size(); ++rank) {
+    if (is_silent_to_enough(rank)) unreachable.insert(rank);
+  }
   unreachable.erase(me_);
   return unreachable;
+}
+
+bool Suspicions::is_vouched_for(int rank, int witness) const {
+  const Accusations& said = said_by(witness);
+  if (own_.dead.contains(rank) || own_.broken.contains(rank)) return false;
+  for (int accuser = 0; accuser < own_.dead.size(); ++accuser) {
+    if (said_by(accuser).stopped.contains(rank)) return false;
+  }
+  return !said.silent.contains(rank) && !said.broken.contains(rank);
 }
 
 Suspicions Suspicions::carry(const Epoch& base, const Epoch& next, int me) const {

@@ -57,6 +57,9 @@ class Suspicions {
   MemberSet accused() const;
   // Returns the members of whom this member expects no answer.
   MemberSet unreachable() const;
+  // Returns whether `witness` has nothing against `rank`, although others call it
+  // silent.
+  bool is_vouched_for(int rank, int witness) const;
 
   // Returns what still holds in `next`, which follows `base`, for its rank `me`: who is
   // dead, and own broken links.

@@ -28,13 +28,15 @@ EngineWorld::EngineWorld(int size, const MakeTransport& make_transport) {
   start(size, make_transport);
 }
 
-EngineWorld::EngineWorld(SurvivesLosses, int size, const InprocOptions& options)
+EngineWorld::EngineWorld(const SurvivesLosses& how, int size,
+                         const InprocOptions& options)
     : hub_(std::in_place, size, options) {
-  start(size, [&](int rank) { return hub_->make_transport(rank); }, {}, true);
+  start(size, [&](int rank) { return hub_->make_transport(rank); }, {}, &how);
 }
 
 void EngineWorld::start(int size, const MakeTransport& make_transport,
-                        const MakeRecorder& make_recorder, bool survives_losses) {
+                        const MakeRecorder& make_recorder,
+                        const SurvivesLosses* survives_losses) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Peer> peers;
@@ -45,7 +47,8 @@ void EngineWorld::start(int size, const MakeTransport& make_transport,
     config.job = "test";
     config.machine = "here";
     config.allocate = allocate;
-    config.survives_losses = survives_losses;
+    config.survives_losses = survives_losses != nullptr;
+    if (survives_losses != nullptr) config.look_at_process = survives_losses->look;
     if (make_recorder) config.recorder = make_recorder(rank);
     std::vector<std::unique_ptr<Transport>> transports;
     transports.push_back(make_transport(rank));
@@ -60,11 +63,7 @@ void EngineWorld::start(int size, const MakeTransport& make_transport,
   }
 }
 
-void EngineWorld::kill(int rank) {
-  for (int other = 0; other < size(); ++other) {
-    if (other != rank) hub_->cut(rank, other);
-  }
-}
+void EngineWorld::kill(int rank) { hub_->cut_off(rank); }
 
 void EngineWorld::run(const std::function<void(int rank, Engine& engine)>& body) {
   std::vector<std::thread> threads;

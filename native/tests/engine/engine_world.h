@@ -32,9 +32,12 @@ class EngineWorld {
   explicit EngineWorld(int size, const InprocOptions& options = {},
                        const MakeRecorder& make_recorder = {});
   EngineWorld(int size, const MakeTransport& make_transport);
-  // Makes engines whose operations go on without lost peers if they can.
-  struct SurvivesLosses {};
-  EngineWorld(SurvivesLosses, int size, const InprocOptions& options = {});
+  // Makes engines whose operations go on without lost peers if they can. An empty
+  // `look` stands for /proc.
+  struct SurvivesLosses {
+    MemberService::LookAtProcess look;
+  };
+  EngineWorld(const SurvivesLosses& how, int size, const InprocOptions& options = {});
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
@@ -46,7 +49,8 @@ class EngineWorld {
 
  private:
   void start(int size, const MakeTransport& make_transport,
-             const MakeRecorder& make_recorder = {}, bool survives_losses = false);
+             const MakeRecorder& make_recorder = {},
+             const SurvivesLosses* survives_losses = nullptr);
 
   std::optional<InprocHub> hub_;
   std::vector<std::unique_ptr<Engine>> engines_;

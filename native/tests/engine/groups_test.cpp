@@ -48,7 +48,7 @@ TEST(groups, removal_fails_calls_under_way_on_all_members) {
     } else {
       // Rank 2 may have removed the group already, or do so while the call waits.
       for (const std::string name : {"x", "x", ""}) {
-        check_failure(reduce_in(engine, tensor, name), Code::kClosed,
+        check_failure(reduce_in(engine, tensor, name), Code::kFreed,
                       "cut short, because rank 2 (host2) has freed the process set");
       }
       engine.remove_group(kRemoved);
@@ -73,13 +73,13 @@ TEST(groups, removal_fails_own_calls_and_those_that_wait_for_them) {
   Call late = make_call(engine, Kind::kAllreduce, "x", tensor, tensor, kRemoved);
   engine.remove_group(kRemoved);
   for (const RequestId id : ids) {
-    check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kClosed,
+    check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kFreed,
                   "allreduce 'x' on rank 0: cut short");
     engine.release(id);
   }
   CHECK_THROWS(engine.submit(std::move(late)), std::invalid_argument, "was removed");
   std::vector<float> theirs(10);
-  check_failure(reduce_in(world.engine(1), theirs, "x"), Code::kClosed,
+  check_failure(reduce_in(world.engine(1), theirs, "x"), Code::kFreed,
                 "rank 0 (host0)");
 }
 

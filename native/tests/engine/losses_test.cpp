@@ -192,8 +192,9 @@ constexpr int kVictim = 2;
 
 // An average over all four ranks, in which each other rank has the weight 1/4.
 Call average_of_all(Engine& engine, int rank, const std::string& name,
-                    std::span<const float> input, std::span<float> output) {
-  Call call = make_call(engine, Kind::kNeighborAllreduce, name, input, output);
+                    std::span<const float> input, std::span<float> output,
+                    std::uint64_t group = kWorld) {
+  Call call = make_call(engine, Kind::kNeighborAllreduce, name, input, output, group);
   call.self_weight = 0.25;
   for (int other = 0; other < kSize; ++other) {
     if (other == rank) continue;
@@ -282,6 +283,54 @@ TEST(losses, a_rank_that_closes_is_dropped_too) {
   });
 }
 
+TEST(losses, a_rank_that_is_excluded_fails_no_call_of_the_others) {
+  EngineWorld world(EngineWorld::SurvivesLosses{}, kSize);
+  Engine& victim = world.engine(kVictim);
+  victim.leave_members("the launcher ends this rank: rank 2 called sys.exit(3)");
+  const std::vector<float> given(5, 1.0F);
+  std::vector<float> taken(given.size());
+  check_failure(run_call(victim, average_of_all(victim, kVictim, "x", given, taken)),
+                Code::kPeerLost, "called sys.exit(3)");
+  const auto received = [&](int rank) {
+    const std::size_t of_victim = rank < kVictim ? 1 : 2;
+    return world.engine(rank).stats().peers[of_victim].channel.messages_received;
+  };
+  // It comes after all that the failed call has sent.
+  victim.tell_failing("called sys.exit(3)");
+  for (const int rank : {0, 1, 3}) {
+    await([&] { return received(rank) > 0; });
+  }
+  world.run([&](int rank, Engine& engine) {
+    if (rank == kVictim) return;
+    const std::vector<float> values(5, value_of(rank));
+    std::vector<float> result(values.size());
+    engine.peer_lost(kVictim, "rank 2 called sys.exit(3)");
+    CHECK_EQ(run_call(engine, average_of_all(engine, rank, "x", values, result)).text,
+             "");
+    CHECK_EQ(result.back(), without_victim(rank));
+  });
+}
+
+TEST(losses, a_rank_that_frees_the_group_is_not_lost) {
+  constexpr std::uint64_t kSet = 7;
+  EngineWorld world(EngineWorld::SurvivesLosses{}, kSize);
+  for (int rank = 0; rank < kSize; ++rank) {
+    world.engine(rank).add_group(kSet, {0, 1, 2, 3}, {0, 0, 0, 0});
+  }
+  world.run([&](int rank, Engine& engine) {
+    if (rank == kVictim) return engine.remove_group(kSet);
+    // Rank 2 may have freed the group already, or do so while the call waits.
+    for (const char* const name : {"x", "x"}) {
+      const std::vector<float> input(5, value_of(rank));
+      std::vector<float> output(5);
+      check_failure(
+          run_call(engine, average_of_all(engine, rank, name, input, output, kSet)),
+          Code::kFreed, "cut short, because rank 2 (host2) has freed the process set");
+    }
+    CHECK_EQ(engine.stats().replaced, 0U);
+  });
+}
+
 TEST(losses, only_operations_that_need_the_rank_fail) {
   EngineWorld world(EngineWorld::SurvivesLosses{}, kSize);
   world.kill(kVictim);
@@ -307,7 +356,7 @@ TEST(losses, only_operations_that_need_the_rank_fail) {
   });
 }
 
-TEST(losses, both_ranks_of_a_broken_link_go_on) {
+TEST(losses, one_of_the_ranks_of_a_broken_link_goes_on) {
   EngineWorld world(EngineWorld::SurvivesLosses{}, 2);
   world.kill(0);
   world.run([&](int rank, Engine& engine) {
@@ -317,8 +366,14 @@ TEST(losses, both_ranks_of_a_broken_link_go_on) {
     call.self_weight = 0.5;
     call.sources = {{1 - rank, 0.5}};
     call.destinations = {{1 - rank, 1.0}};
-    CHECK_EQ(run_call(engine, std::move(call)).text, "");
-    CHECK(output == input);
+    if (rank == 0) {
+      CHECK_EQ(run_call(engine, std::move(call)).text, "");
+      CHECK(output == input);
+    } else {
+      // It may be cut off from a rank that goes on, so it waits.
+      call.deadline = Clock::now() + 1s;
+      check_failure(run_call(engine, std::move(call)), Code::kTimedOut, "rank 0");
+    }
   });
 }
 

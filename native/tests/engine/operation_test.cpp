@@ -127,6 +127,13 @@ Gather sum_with(std::vector<float>& tensor, int peer) {
   return gather;
 }
 
+Gather copy_of(std::vector<float>& tensor, int peer) {
+  Gather gather;
+  gather.dst = bytes_of(tensor);
+  gather.sources = {{peer, 0, {}, 1.0}};
+  return gather;
+}
+
 TEST(operation, exchanges_in_place_more_than_its_ring_holds) {
   // A chunk of the ring has 256 KiB, the whole ring 1 MiB.
   for (const std::size_t count :
@@ -208,6 +215,44 @@ TEST(operation, a_send_that_starts_inside_the_destination_is_respected) {
   world.run();
   CHECK(tensor == fresh);
   CHECK(std::equal(received.begin(), received.end(), old.begin() + half));
+}
+
+// Returns how much of a growing message of rank 0 arrives at rank 1, which sends a
+// message to rank 0 only if `answers`.
+std::size_t arrived_of_growing(bool awaits_answer, bool answers) {
+  constexpr std::size_t kLead = 128 << 10;
+  InprocOptions options;
+  options.lead = kLead;
+  World world(2, options);
+  const std::vector<float> large = ramp(256 << 10, 1.0F);
+  std::vector<float> received(large.size());
+  std::vector<float> answer(large.size());
+  Plan sender;
+  sender.phases.resize(2);
+  sender.phases[0].sends = {{1, 0, bytes_of(large)}};
+  if (awaits_answer) sender.phases[0].gathers = {copy_of(answer, 1)};
+  sender.phases[1].overlaps = true;
+  world[0].set_plan(std::move(sender));
+  Plan receiver;
+  receiver.phases.resize(2);
+  if (answers) receiver.phases[0].sends = {{0, 0, bytes_of(large)}};
+  receiver.phases[0].gathers = {copy_of(received, 0)};
+  receiver.phases[1].overlaps = true;
+  world[1].set_plan(std::move(receiver));
+  for (int rank = 0; rank < 2; ++rank) world[rank].start();
+  for (int turn = 0; turn < 1000; ++turn) {
+    for (int rank = 0; rank < 2; ++rank) world[rank].poll();
+  }
+  if (world[1].done()) return bytes_of(received).size();
+  return world[1].operation().unfinished().received;
+}
+
+TEST(operation, sends_no_further_ahead_than_the_lead_of_its_channel) {
+  constexpr std::size_t kWhole = 1 << 20;
+  CHECK_EQ(arrived_of_growing(true, false), 128U << 10);
+  CHECK_EQ(arrived_of_growing(true, true), kWhole);
+  // The peer sends no data that could delay its acknowledgements.
+  CHECK_EQ(arrived_of_growing(false, false), kWhole);
 }
 
 // Returns whether an operation is urgent once rank 0 has started to exchange tensors of

@@ -114,6 +114,10 @@ TEST(overlap, gives_all_ranks_the_same_bits_over_any_transport) {
                             .max_delay = std::chrono::microseconds(200)};
     EngineWorld delayed(size, odd);
     CHECK(reduce_all(delayed, machine_of) == expected);
+    // The ranks wait for each other's bytes at every step.
+    const InprocOptions in_step{.eager_bytes = 200, .chunk_bytes = 4096, .lead = 4096};
+    EngineWorld together(size, in_step);
+    CHECK(reduce_all(together, machine_of) == expected);
     EngineWorld streams(size, over_tcp(3, stream::Encryption::kOff));
     CHECK(reduce_all(streams, machine_of) == expected);
   }

@@ -244,7 +244,7 @@ TEST(membership, late_words_of_the_dead_change_nothing) {
   talk.deliver(cut_off);
   // Member 3 has reported, but hears nothing more.
   talk[0].observe(MemberTalk::uid(3), Evidence::kStopped, talk.now);
-  for (int ticks = 0; ticks < 60; ++ticks) {
+  for (int ticks = 0; ticks < 120; ++ticks) {
     talk.now += kTiming.gather;
     talk[0].tick(talk.now);
     talk.deliver([&](int from, const Membership::Post& post) {
@@ -259,7 +259,7 @@ TEST(membership, late_words_of_the_dead_change_nothing) {
   for (const int index : {0, 1, 2}) {
     talk[3].observe(MemberTalk::uid(index), Evidence::kDead, talk.now);
   }
-  for (int ticks = 0; ticks < 60; ++ticks) {
+  for (int ticks = 0; ticks < 120; ++ticks) {
     talk.now += kTiming.gather;
     talk[3].tick(talk.now);
     talk.deliver(

@@ -68,13 +68,13 @@ TEST(point_failures, calls_of_a_removed_group_fail) {
   PointCall too_late = recv_call(first, received, 1, 3, kSet);
   first.remove_group(kSet);
   CHECK_THROWS(first.submit(std::move(too_late)), std::invalid_argument, "was removed");
-  check_failure(finish(first, send), Code::kClosed, kWhy);
-  check_failure(finish(first, receive), Code::kClosed, kWhy);
-  check_failure(finish(second, waiting), Code::kClosed, kWhy);
-  check_failure(run_point(second, send_call(second, theirs, 0, 5, kSet)), Code::kClosed,
+  check_failure(finish(first, send), Code::kFreed, kWhy);
+  check_failure(finish(first, receive), Code::kFreed, kWhy);
+  check_failure(finish(second, waiting), Code::kFreed, kWhy);
+  check_failure(run_point(second, send_call(second, theirs, 0, 5, kSet)), Code::kFreed,
                 kWhy);
   std::vector<float> lost(1000000);
-  check_failure(run_point(second, recv_call(second, lost, 0, 2, kSet)), Code::kClosed,
+  check_failure(run_point(second, recv_call(second, lost, 0, 2, kSet)), Code::kFreed,
                 kWhy);
   second.remove_group(kSet);
   // Other groups are not affected.

@@ -48,7 +48,7 @@ TEST(inproc, cut_tells_both_sides_after_what_was_sent) {
   Findings findings;
   Ranks ranks(scheme, 2, findings);
   const Sending eager = ranks[0].send(1, 1, 100);
-  hub->cut(0, 1);
+  hub->cut_off(0);
   ranks.drive("loss on both sides",
               [&] { return ranks[0].lost.contains(1) && ranks[1].lost.contains(0); });
   if (Reader* reader = ranks.await(1, 1)) ranks.read_all(*reader);

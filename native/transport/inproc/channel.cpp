@@ -30,6 +30,17 @@ ChannelStats InprocChannel::stats() const {
   return stats;
 }
 
+bool InprocChannel::beat() {
+  const LockGuard lock(hub_->mutex);
+  if (hub_->link(rank_, peer_) != LinkState::kCut) ++hub_->beats(rank_, peer_);
+  return true;
+}
+
+std::uint64_t InprocChannel::signs_of_life() const {
+  const LockGuard lock(hub_->mutex);
+  return inbox_.messages() + hub_->beats(peer_, rank_);
+}
+
 void InprocChannel::dispatch(InprocEvent event, Receiver& receiver) {
   switch (event.type) {
     case InprocEvent::Type::kMessage:

@@ -24,7 +24,10 @@ class InprocChannel final : public Channel {
   }
   void post(const Header& header, std::span<const std::byte> payload) override;
   bool shares_memory() const override { return hub_->options.shares_memory; }
+  std::size_t lead() const override { return hub_->options.lead; }
   ChannelStats stats() const override;
+  bool beat() override;
+  std::uint64_t signs_of_life() const override;
 
   // Hands an event of this peer to the receiver.
   void dispatch(InprocEvent event, Receiver& receiver);

@@ -118,7 +118,7 @@ Inbox::~Inbox() = default;
 
 std::unique_ptr<Incoming> Inbox::take(std::shared_ptr<InprocMessage> message) {
   auto reception = std::make_shared<Reception>(hub_, std::move(message));
-  receptions_.push_back(reception);
+  if (reception->nbytes() > 0) receptions_.push_back(reception);  // else no payload
   ++messages_;
   return std::make_unique<InprocIncoming>(std::move(reception));
 }

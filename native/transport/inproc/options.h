@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace bluecomm {
 
@@ -18,6 +19,8 @@ struct InprocOptions {
   std::uint64_t seed = 1;  // of the random delays
   // Receivers may write to the sender's memory: see Channel::shares_memory().
   bool shares_memory = false;
+  // See Channel::lead().
+  std::size_t lead = std::numeric_limits<std::size_t>::max();
 };
 
 }  // namespace bluecomm

@@ -153,11 +153,14 @@ std::unique_ptr<Transport> InprocHub::make_transport(int rank) {
   return std::make_unique<InprocTransport>(hub_, rank);
 }
 
-void InprocHub::cut(int rank, int other) {
+void InprocHub::cut_off(int rank) {
   const LockGuard lock(hub_->mutex);
-  for (const auto& [from, to] : {std::pair(rank, other), std::pair(other, rank)}) {
-    hub_->link(from, to) = LinkState::kUsed;  // so that both sides are told
-    hub_->break_link(from, to, "the link was cut");
+  for (int other = 0; other < hub_->size(); ++other) {
+    if (other == rank) continue;
+    for (const auto& [from, to] : {std::pair(rank, other), std::pair(other, rank)}) {
+      hub_->link(from, to) = LinkState::kUsed;  // so that both sides are told
+      hub_->break_link(from, to, "the link was cut");
+    }
   }
 }
 

@@ -22,9 +22,9 @@ class InprocHub {
   // one is polled.
   std::unique_ptr<Transport> make_transport(int rank);
 
-  // Breaks the link between two ranks. Messages already sent still arrive, then both
-  // ranks are told of the loss.
-  void cut(int rank, int other);
+  // Breaks all links of a rank at once, as the end of its process does. Messages
+  // already sent still arrive, then both ranks of each link are told of the loss.
+  void cut_off(int rank);
 
  private:
   const std::shared_ptr<inproc::Hub> hub_;

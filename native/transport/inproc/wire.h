@@ -78,7 +78,8 @@ class Hub {
         random_(options.seed),
         queues_(static_cast<std::size_t>(size)),
         links_(queues_.size() * queues_.size(), LinkState::kUnused),
-        last_visible_(links_.size()) {}
+        last_visible_(links_.size()),
+        beats_(links_.size()) {}
 
   int size() const REQUIRES(mutex) { return static_cast<int>(queues_.size()); }
   EventQueue& queue(int rank) REQUIRES(mutex) {
@@ -86,6 +87,11 @@ class Hub {
   }
   LinkState& link(int a, int b) REQUIRES(mutex) {
     return links_[pair(std::min(a, b), std::max(a, b))];
+  }
+
+  // The number of beats of `from` to `to`; see Channel::beat().
+  std::uint64_t& beats(int from, int to) REQUIRES(mutex) {
+    return beats_[pair(from, to)];
   }
 
   // Wakes `rank`.
@@ -131,6 +137,7 @@ class Hub {
   std::vector<EventQueue> queues_ GUARDED_BY(mutex);               // by rank
   std::vector<LinkState> links_ GUARDED_BY(mutex);                 // by unordered pair
   std::vector<Clock::time_point> last_visible_ GUARDED_BY(mutex);  // by (from, to)
+  std::vector<std::uint64_t> beats_ GUARDED_BY(mutex);             // likewise
 };
 
 }  // namespace bluecomm::inproc

@@ -102,6 +102,18 @@ ChannelStats RingChannel::stats() const {
   return stats;
 }
 
+bool RingChannel::beat() {
+  if (!connection_) return false;
+  connection_->outbound().beats.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+std::uint64_t RingChannel::signs_of_life() const {
+  if (!connection_) return inbox_->messages();
+  return inbox_->messages() +
+         connection_->inbound().beats.load(std::memory_order_relaxed);
+}
+
 void RingChannel::attach(std::unique_ptr<RingConnection> connection) {
   connection_ = std::move(connection);
   outbox_->attach(*connection_);

@@ -29,6 +29,8 @@ class RingChannel final : public Channel {
   void post(const Header& header, std::span<const std::byte> payload) override;
   bool shares_memory() const override { return true; }
   ChannelStats stats() const override;
+  bool beat() override;
+  std::uint64_t signs_of_life() const override;
 
   // Whether messages wait for a connection.
   bool wants_connection() const {

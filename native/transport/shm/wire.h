@@ -65,6 +65,7 @@ struct RingDirection {
   RingState ring;
   alignas(64) std::atomic<std::uint32_t> revoked;
   std::atomic<std::uint64_t> live[kLiveMessages];  // ids of messages, or 0
+  alignas(64) std::atomic<std::uint64_t> beats;    // of the sender; see Channel::beat()
 };
 
 // The shared memory of a connection. Direction 0 leads from the rank that dialed.

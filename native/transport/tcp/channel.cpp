@@ -1,13 +1,17 @@
 #include "transport/tcp/channel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+
+#include "stream/socket.h"
 
 namespace bluecomm::tcp {
 namespace {
 
 static_assert(stream::kAlignment % kChunkAlignment == 0);
 static_assert(sizeof(Header) <= stream::kMaxHead);
+static_assert(Channel::kAnyLead == stream::kAnyLead);
 
 std::span<const std::byte> bytes_of(const Header& header) {
   return std::as_bytes(std::span(&header, 1));
@@ -81,6 +85,22 @@ ChannelStats TcpChannel::stats() const {
                              one.bytes_received, one.chunks_received});
   }
   return stats;
+}
+
+bool TcpChannel::beat() {
+  if (!connection_.is_open()) return false;
+  connection_.send_heartbeat();
+  return true;
+}
+
+PathLosses TcpChannel::path_losses() const {
+  PathLosses losses;
+  for (const stream::Stream& stream : connection_.link().streams()) {
+    const stream::Repeats repeats = stream::repeats_of(stream.fd());
+    losses.repeated += repeats.packets;
+    losses.repeat_after = std::max(losses.repeat_after, repeats.after);
+  }
+  return losses;
 }
 
 bool TcpChannel::report(Receiver& receiver) {

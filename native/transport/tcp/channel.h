@@ -27,7 +27,13 @@ class TcpChannel final : public Channel {
   std::unique_ptr<Outgoing> send_growing(const Header& header,
                                          std::span<const std::byte> payload) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
+  std::size_t lead() const override { return connection_.lead(); }
   ChannelStats stats() const override;
+  bool beat() override;
+  std::uint64_t signs_of_life() const override {
+    return connection_.link().bytes_received();
+  }
+  PathLosses path_losses() const override;
 
   stream::Connection& connection() { return connection_; }
   const stream::Connection& connection() const { return connection_; }
