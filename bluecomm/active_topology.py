@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,8 @@ from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.allreduce import allreduce
 from bluecomm.ops.reduce_op import Min
+from bluecomm.ops.refusal import Operation, refusing
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import ExponentialGraph, check_topology, topology_digest
 
@@ -33,7 +35,19 @@ __all__ = [
 
 _log = logging.getLogger("bluecomm")
 
+# Kind of the operation that compares graphs, which has the name of the function.
+_FIRST = ("allreduce", "")
 
+
+def _refused(_: Communicator, __: Mapping[str, Any]) -> Iterator[Operation]:
+    yield "allreduce", "set_topology", None
+
+
+def _refused_of_machines(_: Communicator, __: Mapping[str, Any]) -> Iterator[Operation]:
+    yield "allreduce", "set_machine_topology", None
+
+
+@refuse_unfit_calls(_refused)
 def set_topology(
     topology: nx.DiGraph[int] | Callable[[int], nx.DiGraph[int]] | None = None,
     is_weighted: bool = False,
@@ -70,8 +84,9 @@ def set_topology(
     comm = current_communicator(process_set)
     topology = ExponentialGraph if topology is None else topology
     make = topology if callable(topology) else None
-    graph = topology(comm.size) if callable(topology) else topology
-    _check_size("set_topology", graph, comm.size, "ranks", is_weighted)
+    with refusing(comm, "set_topology", "set_topology", _FIRST):
+        graph = topology(comm.size) if callable(topology) else topology
+        _check_size("set_topology", graph, comm.size, "ranks", is_weighted)
     if comm.windows:
         _log.error(
             "set_topology: the topology cannot change while windows exist; call "
@@ -127,6 +142,7 @@ def out_neighbor_ranks(*, process_set: Communicator | None = None) -> list[int]:
     return list(topology.weights.dst_ranks) if topology else []
 
 
+@refuse_unfit_calls(_refused_of_machines)
 def set_machine_topology(topology: nx.DiGraph[int], is_weighted: bool = False) -> bool:
     """Set the topology of the machines on all ranks.
 
@@ -149,10 +165,13 @@ def set_machine_topology(topology: nx.DiGraph[int], is_weighted: bool = False) -
         MismatchError: The ranks passed different graphs.
     """
     comm = current_communicator()
-    if topology is None:
-        raise ValueError("set_machine_topology: expected a networkx.DiGraph, got None")
-    size = comm.machine_size
-    _check_size("set_machine_topology", topology, size, "machines", is_weighted)
+    with refusing(comm, "set_machine_topology", "set_machine_topology", _FIRST):
+        if topology is None:
+            raise ValueError(
+                "set_machine_topology: expected a networkx.DiGraph, got None"
+            )
+        size = comm.machine_size
+        _check_size("set_machine_topology", topology, size, "machines", is_weighted)
     _check_agreement(comm, "set_machine_topology", topology, is_weighted)
     comm.use_machine_topology(topology, is_weighted)
     return True
@@ -214,6 +233,8 @@ def _check_agreement(
     comm: Communicator, operation: str, graph: nx.DiGraph[int], is_weighted: bool
 ) -> None:
     """Raise on every member unless all have passed the same graph."""
+    if comm.is_joining:
+        return  # the others have agreed before
     digest = topology_digest(graph, is_weighted=is_weighted)
     number = int.from_bytes(digest[:7], "little")
     low, negative_high = allreduce(

@@ -128,6 +128,12 @@ class Config:
         "heals earlier goes on. Flag: --link-timeout.",
         minimum=1.0,
     )
+    hold_timeout_s: float = _setting(
+        600.0,
+        "In a job that survives losses: seconds that a rank that reaches too few other "
+        "ranks to go on waits for them, before its operations fail.",
+        minimum=0.001,
+    )
     eager_bytes: int = _setting(
         4096,
         "Largest message in bytes that is sent before its receiver asks for it.",

@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from bluecomm.nn.joint_moments import Moments, joint_moments
+from bluecomm.ops.refusal import refusing
 from bluecomm.runtime import Communicator, current_communicator
 
 __all__ = ["SyncBatchNorm"]
@@ -67,10 +68,12 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the normalized input."""
-        self._check_input_dim(input)
         if not self.training:
+            self._check_input_dim(input)
             return super().forward(input)
         comm = current_communicator(self.process_set)
+        with refusing(comm, "allgather", None, ("allgather", "")):
+            self._check_input_dim(input)
         is_short = input.dtype in (torch.float16, torch.bfloat16)
         batch = input.float() if is_short else input
         moments = joint_moments(comm, batch)

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from bluecomm.compression import Compression, Compressor, check_compressor
+from bluecomm.ops.alone import unchanged
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import (
     BLOCKING,
+    BLOCKING_IN_PLACE,
+    NONBLOCKING,
     NONBLOCKING_IN_PLACE,
     Form,
     blocking_in_place,
@@ -21,6 +24,7 @@ from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
 from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose, reduction
 from bluecomm.ops.refusal import Operation, describe_refused, refuse_form
 from bluecomm.ops.start import start
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
@@ -62,6 +66,15 @@ def _allreduce(
         float(postscale_factor),
         is_hierarchical_local,
     )
+    if (
+        comm.is_alone
+        and form is BLOCKING_IN_PLACE
+        and prescale_factor == 1.0 == postscale_factor
+        and timeout_s is None
+        and isinstance(name := comm.name_for("allreduce", name), str)
+        and (done := unchanged(comm, tensor)) is not None
+    ):
+        return done
     return start(
         comm,
         "allreduce",
@@ -83,6 +96,7 @@ allreduce_nonblocking_ = nonblocking_in_place(_allreduce)
 
 
 # Not derived, because only this form takes `compression`.
+@refuse_unfit_calls(_refused)
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -165,7 +179,7 @@ def allreduce(
     return compression.decompress(handle.wait(), context)
 
 
-def allreduce_parts_nonblocking_(
+def allreduce_parts_nonblocking(
     tensor: torch.Tensor,
     lengths: Sequence[int],
     *,
@@ -173,11 +187,12 @@ def allreduce_parts_nonblocking_(
     divisor: float = 1.0,
     name: str,
     process_set: Communicator,
+    output: torch.Tensor | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``allreduce_`` of a tensor that consists of several tensors.
+    """Start an allreduce of a tensor that consists of several tensors.
 
     Args:
-        tensor: As in ``allreduce_nonblocking_``.
+        tensor: As in ``allreduce_nonblocking``.
         lengths: Number of elements of each of these tensors, which follow one another.
             ``Adasum`` computes weights for each of them and sums the elements behind
             the last one. The other reductions ignore the lengths.
@@ -185,17 +200,19 @@ def allreduce_parts_nonblocking_(
         divisor: Divides the values before the reduction and multiplies the result.
         name: As in ``allreduce``.
         process_set: As in ``allreduce``.
+        output: Memory of the result, like ``tensor``. Default: ``tensor`` itself.
 
     Returns:
-        Handle of ``tensor``.
+        Handle of the result.
     """
     return start(
         process_set,
         "allreduce",
         tensor,
-        NONBLOCKING_IN_PLACE,
+        NONBLOCKING_IN_PLACE if output is None else NONBLOCKING,
         name=name,
         timeout_s=None,
+        output=output,
         parameters=parameters(
             op=choose("allreduce", None, op, tensor.dtype),
             prescale=1.0 / divisor,

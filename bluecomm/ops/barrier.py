@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bluecomm.ops.refusal import refuse_start
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.call import NO_MEMORY, Call
 
 __all__ = ["barrier"]
 
 
+@refuse_unfit_calls(first("barrier", ("barrier", "")))
 def barrier(
     process_set: Communicator | None = None, *, timeout_s: float | None = None
 ) -> None:

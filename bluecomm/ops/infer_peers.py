@@ -9,6 +9,7 @@ import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.refusal import refusing
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import (
     check_peer_ranks,
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["InferDestinationFromSourceRanks", "InferSourceFromDestinationRanks"]
 
+_FIRST = ("allgather", "")
 
+
+@refuse_unfit_calls(first("infer_dst_ranks", _FIRST))
 def InferSourceFromDestinationRanks(  # noqa: N802
     dst_ranks: Iterable[int],
     construct_adjacency_matrix: bool = False,
@@ -58,6 +62,7 @@ def InferSourceFromDestinationRanks(  # noqa: N802
     return inverse[comm.rank]
 
 
+@refuse_unfit_calls(first("infer_src_ranks", _FIRST))
 def InferDestinationFromSourceRanks(  # noqa: N802
     src_ranks: Iterable[int],
     construct_adjacency_matrix: bool = False,
@@ -78,7 +83,7 @@ def InferDestinationFromSourceRanks(  # noqa: N802
 
 
 def _gather(comm: Communicator, ranks: Iterable[int], name: str) -> list[list[int]]:
-    with refusing(comm, f"infer_{name}", None, ("allgather", "")):
+    with refusing(comm, f"infer_{name}", None, _FIRST):
         mine = check_peer_ranks(ranks, rank=comm.rank, size=comm.size, name=name)
     tensor = torch.tensor(mine, dtype=torch.int32)
     gathered = allgather_by_rank(comm, tensor, comm.name_for(f"infer_{name}", None))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.barrier import named_barrier
-from bluecomm.runtime import current_communicator
+from bluecomm.ops.refusal import Operation
+from bluecomm.runtime import Communicator, current_communicator
+
+_NAME = "join"
 
 
 def answer_until_all_join() -> int:
@@ -23,24 +27,49 @@ def answer_until_all_join() -> int:
 
     Raises:
         NotInitializedError: ``init`` has not been called.
+        ValueError: The job survives losses.
         PeerLostError: A rank is lost.
+        MismatchError: Another rank refuses its call. As after a timeout, the engine
+            goes on answering until this function has been called again.
         CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """
     comm = current_communicator()
     world = comm.world
+    refuse_join(comm)
     if comm.size == 1:
         return comm.rank
     begin = time.monotonic()
     world.engine.join()
     world.wait_for_started()
-    named_barrier(comm, "join")
+    named_barrier(comm, _NAME)
     waited_us = int((time.monotonic() - begin) * 1e6)
     answers, sequence = world.engine.join_report()
     mine = torch.tensor([[answers, waited_us, sequence]])
     reports = [
         tuple(report[0].tolist())
-        for report in allgather_by_rank(comm, mine, "join.last")
+        for report in allgather_by_rank(comm, mine, f"{_NAME}.last")
     ]
     # The gather itself has used one number more.
     world.leave_join(max(sequence for _, _, sequence in reports) + 1)
     return min(range(comm.size), key=lambda rank: reports[rank][:2])
+
+
+def refused_join(comm: Communicator) -> Iterator[Operation]:
+    """Describe a refused call of ``answer_until_all_join``."""
+    # In a job that survives losses no rank gets as far as the barrier.
+    if not comm.world.members.survives_losses:
+        yield "barrier", _NAME, None
+
+
+def refuse_join(comm: Communicator) -> None:
+    """Raise if ranks cannot join.
+
+    Raises:
+        ValueError: The job survives losses.
+    """
+    if comm.world.members.survives_losses:
+        raise ValueError(
+            "join: ranks without data cannot be used with bfrun --on-failure continue, "
+            "because a round that a loss breaks off is repeated with the inputs of all "
+            "ranks that are left; give all ranks the same number of batches"
+        )

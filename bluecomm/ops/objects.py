@@ -11,14 +11,21 @@ from typing import Any
 
 import torch
 
+from bluecomm.errors import BluecommError
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.broadcast import broadcast_
-from bluecomm.ops.refusal import refusing
+from bluecomm.ops.refusal import refuse, refusing
+from bluecomm.ops.unfit_calls import first_named, refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 
 __all__ = ["allgather_object", "broadcast_object"]
 
+# Kinds of the operations of each function, and what follows its name in theirs.
+OF_BROADCAST = (("broadcast", ".length"), ("broadcast", ".data"))
+OF_ALLGATHER = (("allgather", ""),)
 
+
+@refuse_unfit_calls(first_named("broadcast_object", *OF_BROADCAST))
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -50,7 +57,7 @@ def broadcast_object(
     """
     comm = current_communicator(process_set)
     is_root = comm.world.rank == root_rank
-    with refusing(comm, "broadcast_object", name, ("broadcast", ".length")):
+    with refusing(comm, "broadcast_object", name, *OF_BROADCAST):
         data = _to_tensor(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     name = comm.name_for("broadcast_object", name)
     length = torch.tensor([data.numel()], dtype=torch.int64)
@@ -60,13 +67,19 @@ def broadcast_object(
             tensor, root_rank, f"{name}.{what}", process_set=comm, timeout_s=timeout_s
         )
 
-    send(length, "length")
+    try:
+        send(length, "length")
+    except BluecommError as error:
+        # Some ranks may have got the length, and wait for the data.
+        refuse(comm, [("broadcast", f"{name}.data", None)], error)
+        raise
     if not is_root:
         data = torch.empty(int(length), dtype=torch.uint8)
     send(data, "data")
     return obj if is_root else _from_tensor(data)
 
 
+@refuse_unfit_calls(first_named("allgather_object", *OF_ALLGATHER))
 def allgather_object(
     obj: Any,
     name: str | None = None,
@@ -94,7 +107,7 @@ def allgather_object(
             them.
     """
     comm = current_communicator(process_set)
-    with refusing(comm, "allgather_object", name, ("allgather", "")):
+    with refusing(comm, "allgather_object", name, *OF_ALLGATHER):
         data = _to_tensor(obj)
     name = comm.name_for("allgather_object", name)
     gathered = allgather_by_rank(comm, data, name, timeout_s)

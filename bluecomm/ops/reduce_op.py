@@ -162,6 +162,7 @@ def reduction(
         ValueError: See ``choose`` and ``check_factors``.
     """
     word = choose(operation, average, op, dtype)
+    dtype_word(dtype, operation)
     check_factors(operation, dtype, prescale, postscale)
     return word, reduction_parameters(word, prescale, postscale, is_local, splits)
 

@@ -114,7 +114,7 @@ def refuse_form(
     """
     if is_told(error):
         return
-    arguments = _arguments(start, args, kwargs)
+    arguments = given_arguments(start, (None, *args), kwargs)
     if not isinstance(arguments.get("name"), str | None):
         return
     with contextlib.suppress(BluecommError, TypeError):
@@ -144,8 +144,37 @@ def refusing(
         yield
     except Exception as error:
         if not is_told(error):
-            refuse(comm, _several(comm, function, name, operations), error)
+            refuse(comm, first_operations(comm, function, name, operations), error)
         raise
+
+
+def first_operations(
+    comm: Communicator,
+    function: str,
+    name: str | None,
+    operations: Iterable[tuple[str, str]],
+) -> Iterator[Operation]:
+    """Yield the operations that a call of a function starts first, and count it.
+
+    Arguments are those of ``refusing``.
+    """
+    label = comm.name_for(function, name)
+    for kind, suffix in operations:
+        yield kind, label + suffix, None
+
+
+def given_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the arguments of a call, as far as the function has them."""
+    signature = inspect.signature(function)
+    known = {key: kwargs[key] for key in kwargs if key in signature.parameters}
+    try:
+        bound = signature.bind_partial(*args, **known)
+    except TypeError:
+        bound = signature.bind_partial(**known)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _one(
@@ -153,28 +182,3 @@ def _one(
 ) -> Iterator[Operation]:
     if comm.included:
         yield kind, comm.name_for(kind, name), parameters
-
-
-def _several(
-    comm: Communicator,
-    function: str,
-    name: str | None,
-    operations: Iterable[tuple[str, str]],
-) -> Iterator[Operation]:
-    label = comm.name_for(function, name)
-    for kind, suffix in operations:
-        yield kind, label + suffix, None
-
-
-def _arguments(
-    start: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return the arguments of a call, as far as the function has them."""
-    signature = inspect.signature(start)
-    known = {key: kwargs[key] for key in kwargs if key in signature.parameters}
-    try:
-        bound = signature.bind_partial(None, *args, **known)
-    except TypeError:
-        bound = signature.bind_partial(None, **known)
-    bound.apply_defaults()
-    return bound.arguments

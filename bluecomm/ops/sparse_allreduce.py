@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -69,13 +70,16 @@ class SparseHandle(MappedHandle[torch.Tensor]):
         return self.wait()
 
 
-def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
-    name = comm.name_for("sparse_allreduce", arguments["name"])
+def refused_sparse_allreduce(
+    comm: Communicator, arguments: Mapping[str, Any]
+) -> Iterator[Operation]:
+    """Describe a refused call of ``sparse_allreduce``."""
+    name = comm.name_for("sparse_allreduce", arguments.get("name"))
     for what in ("indices", "values"):
         yield "allgather", f"{name}.{what}", None
 
 
-@describe_refused(_refused)
+@describe_refused(refused_sparse_allreduce)
 def _sparse_allreduce(
     form: Form,
     /,
@@ -142,7 +146,7 @@ def _sparse_allreduce(
 
     def finish(shares: list[SparseShare]) -> torch.Tensor:
         _check_equal_kinds(comm, name, shares)
-        return sparse_total(shares, comm.size if word == "average" else 1)
+        return sparse_total(shares, len(shares) if word == "average" else 1)
 
     return SparseHandle(gathered, finish)
 
@@ -168,20 +172,22 @@ def start_sparse_gather(
     dims, ndim = len(share.indices), len(share.shape)
     head = torch.tensor([share.status, dims, ndim, *share.shape])
     positions = torch.cat([head, share.indices.reshape(-1)])
-    both = GroupHandle(
-        [
-            start_gather(
-                comm,
-                "allgather",
-                flat,
-                form,
-                name=f"{name}.{what}",
-                timeout_s=timeout_s,
-                adjoint=SUMMED_ROWS,
-            )
-            for what, flat in (("indices", positions), ("values", share.values))
-        ]
-    )
+    together = comm.begin_together(f"sparse.{name}", 2, in_background=not form.blocking)
+    with together or contextlib.nullcontext():
+        both = GroupHandle(
+            [
+                start_gather(
+                    comm,
+                    "allgather",
+                    flat,
+                    form,
+                    name=f"{name}.{what}",
+                    timeout_s=timeout_s,
+                    adjoint=SUMMED_ROWS,
+                )
+                for what, flat in (("indices", positions), ("values", share.values))
+            ]
+        )
 
     def finish(
         gathered: list[tuple[torch.Tensor, list[int]]],
@@ -223,14 +229,14 @@ def _check_equal_kinds(
     comm: Communicator, name: str, shares: Sequence[SparseShare]
 ) -> None:
     first = shares[0]
-    for rank, share in zip(comm.ranks, shares, strict=True):
+    for rank, share in zip(comm.ranks_left, shares, strict=False):
         if share.kind != first.kind:
             raise MismatchError.describe(
-                f"ranks {comm.ranks[0]} and {rank} have different sparse tensors",
+                f"ranks {comm.ranks_left[0]} and {rank} have different sparse tensors",
                 operation="sparse_allreduce",
                 name=name,
                 rank=comm.world.rank,
-                peers=(comm.ranks[0], rank),
+                peers=(comm.ranks_left[0], rank),
                 expected="shape {}, {} sparse dimensions".format(*first.kind),
                 got="shape {}, {} sparse dimensions".format(*share.kind),
                 remedy="Pass tensors of the same shape and number of sparse dimensions",

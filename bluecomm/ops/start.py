@@ -21,6 +21,9 @@ from bluecomm.runtime.call import NO_MEMORY, Call
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
 
+# Calls in place up to this size are made from a copy if they may have to be repeated.
+_KEPT_NBYTES = 1 << 20
+
 
 def start(
     comm: Communicator,
@@ -59,6 +62,9 @@ def start(
         here = span(source)
         if in_place:
             output, there = source, here
+            if comm.keeps_input(kind) and here[1] <= _KEPT_NBYTES:
+                source = source.clone()
+                here = span(source)
         else:
             if output is None:
                 output = new_output(source if rows is None else source[:rows])

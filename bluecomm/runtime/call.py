@@ -46,10 +46,16 @@ class Call(Generic[Result]):
             failed, a signal came or its result must be fetched.
         group_id: Group that takes part.
         limit_s: Deadline in force; 0 until the call is passed to the engine.
+        contributors: Number of members whose inputs the result contains, in a job that
+            survives losses; otherwise 0.
+        any_root: Whether the lowest member that is left may take the place of a root
+            that is lost, because the values of any member would do.
     """
 
     __slots__ = (
+        "any_root",
         "blocking",
+        "contributors",
         "destination",
         "dtype",
         "finish",
@@ -87,6 +93,8 @@ class Call(Generic[Result]):
         self.blocking = False
         self.group_id = 0
         self.limit_s = 0.0
+        self.contributors = 0
+        self.any_root = False
 
     @property
     def is_submitted(self) -> bool:

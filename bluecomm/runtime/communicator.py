@@ -10,7 +10,10 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import NO_MEMORY, Call, Result
+from bluecomm.runtime.epochs.coverage import COVERED, OVERWRITING, is_covered
+from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
 from bluecomm.runtime.parameters import parameters as make_parameters
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from bluecomm._native import Parameters
+    from bluecomm.runtime.epochs.transaction import Transaction
     from bluecomm.runtime.world import World
 
 # Operations without a name are numbered by call order per kind, modulo this number, so
@@ -72,6 +76,9 @@ class Communicator:
             before.
         owner: Library that made it. Libraries count their communicators separately, so
             the order between them does not matter.
+        repeats: Whether its collectives are repeated among the members that are left,
+            in a job that survives losses. Otherwise they fail when they need a lost
+            rank. By default, those of a communicator without an owner are repeated.
     """
 
     def __init__(
@@ -80,6 +87,8 @@ class Communicator:
         ranks: Sequence[int],
         creation: int = 0,
         owner: str = "",
+        *,
+        repeats: bool | None = None,
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
@@ -105,11 +114,37 @@ class Communicator:
             world.add_group(self.group_id, self.ranks, self.layout.machine_of)
         else:
             self.rank = -1
+        self._epochs: Epochs | None = None
+        if repeats is None:
+            repeats = not owner
+        if self.rank >= 0 and repeats and world.members.survives_losses:
+            self._epochs = Epochs(
+                self, lambda left, name: Communicator(world, left, owner=name)
+            )
+
+        # Whether this rank is the whole world, nothing records its calls, and none is
+        # repeated. Then an operation that changes nothing need not be started.
+        self.is_alone = (
+            world.size == 1
+            and self.rank == 0
+            and self._epochs is None
+            and world.recorder is None
+        )
 
     @property
     def size(self) -> int:
         """Number of members."""
         return len(self.ranks)
+
+    @property
+    def ranks_left(self) -> tuple[int, ...]:
+        """Ranks of the members that have not gone."""
+        return self.ranks if self._epochs is None else self._epochs.ranks
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether these are all ranks of a job that this process has yet to join."""
+        return self.is_world and self.world.is_joining
 
     @property
     def included(self) -> bool:
@@ -164,6 +199,12 @@ class Communicator:
         self._topology = _default(self.size, self._me())
         self._machine_topology = _default(self.machine_size, self.machine_rank)
 
+    def use_topologies_of(self, other: Communicator) -> None:
+        """Take over the topologies of a communicator of the same ranks."""
+        self._topology = other._topology
+        self._machine_topology = other._machine_topology
+        self.win_ops_carry_p = other.win_ops_carry_p
+
     def name_for(self, kind: str, name: str | None) -> str:
         """Return the given name, or one derived from the order of calls per kind.
 
@@ -197,14 +238,45 @@ class Communicator:
         """
         if self.rank < 0:
             self._me()
+        if self.is_world and self.world.is_joining:
+            raise self._not_joined(call.kind, call.name)
         if call.timeout_s is not None:
             check_timeout(call.kind, call.timeout_s)
         if call.name is None:
             call.name = self.name_for(call.kind, None)
         elif not isinstance(call.name, str):
             raise TypeError(f"{call.kind}: name must be a string, got {call.name!r}")
+        if self._epochs is not None and is_covered(call):
+            return self._epochs.transactions.start(call)
         call.group_id = self.group_id
         return self.world.start(call)
+
+    def keeps_input(self, kind: str) -> bool:
+        """Return whether calls of a kind need their input again after a loss."""
+        return self._epochs is not None and kind in OVERWRITING
+
+    def is_in_flight(self, kind: str, name: str) -> bool:
+        """Return whether a call of this kind and name has not ended on this rank."""
+        if self._epochs is not None and kind in COVERED:
+            return self._epochs.transactions.is_in_flight(kind, name)
+        return self.world.engine.is_in_flight(kind, self.group_id, name)
+
+    def begin_together(
+        self, name: str, calls: int, *, in_background: bool
+    ) -> Transaction | None:
+        """Return a transaction for collectives whose results are released together.
+
+        Args:
+            name: Name by which the ranks' transactions are matched, in their order.
+            calls: Number of the collectives.
+            in_background: Whether other operations may be waited for before it.
+
+        Returns:
+            The transaction; ``None`` if the job ends with the first loss.
+        """
+        if self._epochs is None:
+            return None
+        return self._epochs.transactions.begin(name, calls, in_background=in_background)
 
     def refuse(
         self, kind: str, name: str, reason: str, parameters: Parameters | None
@@ -230,6 +302,9 @@ class Communicator:
         call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
         call.name = name
         call.parameters = parameters
+        if self._epochs is not None and is_covered(call):
+            self._epochs.transactions.refuse(call, reason)
+            return
         call.group_id = self.group_id
         self.world.refuse(call, reason)
 
@@ -253,9 +328,22 @@ class Communicator:
         if self._is_freed:
             return
         self._is_freed = True
+        if self._epochs is not None:
+            self._epochs.close()
         if self.rank >= 0:
             self.rank = -1  # start() refuses every call
+            self.is_alone = False
             self.world.remove_group(self.group_id)
+
+    def _not_joined(self, kind: str, name: str | None) -> BluecommError:
+        return BluecommError.describe(
+            "this rank has been started again and has not joined the running job yet, "
+            "so the other ranks do not make this call",
+            operation=kind,
+            name=name,
+            rank=self.world.rank,
+            remedy="Make it in the function that bluecomm.elastic.run calls",
+        )
 
     def _me(self) -> int:
         if self._is_freed:

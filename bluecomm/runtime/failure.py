@@ -22,13 +22,15 @@ MISMATCH = 2
 PEER_LOST = 3
 TIMED_OUT = 4
 CLOSED = 5
-INTERNAL = 6
+FREED = 6
+INTERNAL = 7
 
 _CLASSES: dict[int, type[BluecommError]] = {
     MISMATCH: MismatchError,
     PEER_LOST: PeerLostError,
     TIMED_OUT: CommunicationTimeout,
     CLOSED: ShutdownError,
+    FREED: ShutdownError,
     INTERNAL: BluecommError,
 }
 

@@ -152,16 +152,28 @@ class RequestHandle(Handle[Result]):
         self._finish = None
         try:
             if completion.code != OK:
-                raise failure(
-                    completion,
-                    kind=self._kind,
-                    name=self._name,
-                    rank=world.rank,
-                    timeout_s=world.limit_s(number),
-                )
+                raise self.failure_of(completion)
             return finish(number)
         finally:
             world.release(number)
+
+    def await_end(self, timeout_s: float | None = None) -> Completion | None:
+        """Wait until the request has ended, and leave the result to ``wait``.
+
+        Returns:
+            The engine's outcome; ``None`` if ``timeout_s`` passed.
+        """
+        return self._world.wait(self._number, timeout_s)
+
+    def failure_of(self, completion: Completion) -> Exception:
+        """Return the exception for a failed completion."""
+        return failure(
+            completion,
+            kind=self._kind,
+            name=self._name,
+            rank=self._world.rank,
+            timeout_s=self._world.limit_s(self._number),
+        )
 
     def on_finish(self, callback: Callback) -> None:
         self._fresh()
@@ -221,6 +233,24 @@ class FinishedHandle(RequestHandle[Result]):
         pass  # the engine has nothing left to forget
 
 
+class DoneHandle(Handle[Result]):
+    """The handle of an operation whose result is known."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        return self._result
+
+    def on_finish(self, callback: Callback) -> None:
+        call(callback)
+
+
 class MappedHandle(Handle[Result]):
     """A handle whose result is made from the result of another handle."""
 
@@ -246,23 +276,41 @@ class MappedHandle(Handle[Result]):
 class GroupHandle(Handle[list[Result]]):
     """A handle of several operations, which returns their results in order."""
 
-    __slots__ = ("_members",)
+    __slots__ = ("_members", "_outcomes")
 
     def __init__(self, members: Sequence[Handle[Result]]) -> None:
-        self._members = members
+        self._members = list(members)
+        # Results and errors of the first members, which have been waited for.
+        self._outcomes: list[Result | Exception] = []
 
     def done(self) -> bool:
-        return all(member.done() for member in self._members)
+        return all(member.done() for member in self._left())
 
     def wait(self, timeout_s: float | None = None) -> list[Result]:
-        return wait_all(self._members, timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for member in self._left():
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._outcomes.append(member.wait(left))
+            except CommunicationTimeout as error:
+                if _can_be_waited_for(member):
+                    raise
+                self._outcomes.append(error)
+            except Exception as error:
+                self._outcomes.append(error)
+        outcomes, self._outcomes = self._outcomes, []
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return outcomes  # type: ignore[return-value]
 
     def on_finish(self, callback: Callback) -> None:
-        if not self._members:
+        members = self._left()
+        if not members:
             call(callback)
             return
         lock = threading.Lock()
-        left = len(self._members)
+        left = len(members)
 
         def count_down() -> None:
             nonlocal left
@@ -272,8 +320,12 @@ class GroupHandle(Handle[list[Result]]):
             if is_last:
                 call(callback)
 
-        for member in self._members:
+        for member in members:
             member.on_finish(count_down)
+
+    def _left(self) -> Sequence[Handle[Result]]:
+        """Return the members that have not been waited for."""
+        return self._members[len(self._outcomes) :]
 
     def __repr__(self) -> str:
         return f"<Handle of {count(len(self._members), 'operation')}>"
@@ -284,6 +336,15 @@ def abandon_all(handles: Iterable[Handle[Any]], why: str) -> None:
     for handle in handles:
         if isinstance(handle, RequestHandle):
             handle.abandon(why)
+
+
+def _can_be_waited_for(handle: Handle[Any]) -> bool:
+    """Return whether a wait has only timed out, and may be repeated."""
+    try:
+        handle.done()
+    except ValueError:  # the operation has failed
+        return False
+    return True
 
 
 def wait_all(

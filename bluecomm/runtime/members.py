@@ -1,12 +1,13 @@
-"""The ranks of a world that are left, as the launcher reports the others."""
+"""The ranks of a world that are left, and what has happened to the others."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("bluecomm")
 
@@ -17,11 +18,13 @@ class MemberEvent:
 
     Attributes:
         kind: ``"lost"``: a rank has failed; ``"finished"``: its program has ended;
-            ``"regrouped"``: an optimizer's graph has only the ranks that are left.
+            ``"regrouped"``: an optimizer's graph has only the ranks that are left;
+            ``"epoch"``: collectives of all ranks go on among the ranks that are left;
+            ``"joined"``: a rank has been started again and takes part from now on.
         time_s: Time of the event, as ``time.time()`` gives it.
-        rank: The rank that has gone; -1 for ``"regrouped"``.
+        rank: The rank that has gone or joined; -1 if the event is about no rank.
         text: The event, as a sentence.
-        left: The ranks that are left, or those of the graph.
+        left: The ranks that take part, or those of the graph.
     """
 
     kind: str
@@ -34,8 +37,8 @@ class MemberEvent:
 class Members:
     """The ranks that are left, and what has happened to the others.
 
-    The launcher reports the ranks that have gone in the same order to all ranks.
-    Thread-safe: the thread of the agent's connection adds them, others read them.
+    The ranks agree who has gone (docs/membership.md), in the same order on all that are
+    left. Thread-safe: the thread of the ``MemberFeed`` adds them, others read them.
 
     Args:
         size: Number of ranks at the start.
@@ -46,13 +49,14 @@ class Members:
         self.survives_losses = survives_losses
         self._size = size
         self._gone: tuple[int, ...] = ()
+        self._earlier: list[MemberEvent] = []  # those of earlier generations
         self._events: list[MemberEvent] = []
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     @property
     def gone(self) -> tuple[int, ...]:
-        """The ranks that have gone, in the order of the reports."""
+        """The ranks that have gone, in the same order on all ranks."""
         return self._gone
 
     @property
@@ -64,7 +68,12 @@ class Members:
     def events(self) -> list[MemberEvent]:
         """The events so far, in their order."""
         with self._lock:
-            return list(self._events)
+            return [*self._earlier, *self._events]
+
+    def has_failed(self, rank: int) -> bool:
+        """Return whether a rank has gone because it has failed."""
+        with self._lock:
+            return any(one.kind == "lost" and one.rank == rank for one in self._events)
 
     def remove(self, rank: int, kind: str, text: str) -> None:
         """Note that a rank has gone, and call the listeners."""
@@ -85,8 +94,28 @@ class Members:
         with self._lock:
             self._events.append(MemberEvent(kind, time.time(), -1, text, left))
 
+    def take_over(self, earlier: list[MemberEvent], newcomers: Sequence[int]) -> None:
+        """Begin with the events of earlier generations, and one for each newcomer."""
+        with self._lock:
+            joined = [
+                MemberEvent(
+                    "joined",
+                    time.time(),
+                    rank,
+                    f"rank {rank} has joined",
+                    tuple(range(self._size)),
+                )
+                for rank in newcomers
+            ]
+            self._earlier = [*earlier, *joined]
+
+    def forget_listeners(self) -> None:
+        """Call no listener any more."""
+        with self._lock:
+            self._listeners.clear()
+
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener()`` whenever a rank has gone, in the thread that reports it.
+        """Call ``listener()`` whenever a rank has gone, in the thread that notes it.
 
         Returns:
             A function that ends this.
@@ -95,7 +124,7 @@ class Members:
             self._listeners.append(listener)
 
         def stop() -> None:
-            with self._lock:
+            with self._lock, contextlib.suppress(ValueError):
                 self._listeners.remove(listener)
 
         return stop

@@ -26,6 +26,7 @@ from bfrun.frames.driver_to_rank import (
     RankFrozen,
     RankLost,
     StallTable,
+    StopNotice,
 )
 from bfrun.frames.frame import Frame
 from bfrun.frames.parts import OutstandingOperation
@@ -40,7 +41,8 @@ from bluecomm.runtime.stall import StallReport
 if TYPE_CHECKING:
     from bluecomm._native import Engine, PendingRequest
     from bluecomm.config import Config
-    from bluecomm.runtime.members import Members
+    from bluecomm.runtime.member_feed import MemberFeed
+    from bluecomm.runtime.notice import Notice
     from bluecomm.runtime.peers import PeerRecord
     from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
@@ -59,7 +61,11 @@ class WatchedWorld(Protocol):
     config: Config
     rendezvous: Rendezvous
     peers: list[PeerRecord]
-    members: Members
+    notice: Notice
+    # Passes on who is left, in a job that survives losses.
+    member_feed: MemberFeed | None
+    # Whether the program uses another world than this one.
+    is_spare: bool
 
     @property
     def engine(self) -> Engine:
@@ -93,12 +99,14 @@ class Monitor:
         self._ask_again_at = 0.0
         self._finished: collections.deque[tuple[float, int, str]] = collections.deque()
         self._agent = world.rendezvous.agent
+        self._news = world.rendezvous.news
+        self._stays = world.rendezvous.assignment.stays
         self._thread = threading.Thread(
             target=self._run, name="bluecomm-monitor", daemon=True
         )
         self._thread.start()
-        if self._agent is not None:
-            self._agent.listen(self._on_news)
+        if self._news is not None:
+            self._news.listen(self._on_news)
 
     def suspend(self) -> None:
         """Stop watching until ``resume``; news of lost peers still arrives."""
@@ -110,8 +118,8 @@ class Monitor:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._agent is not None:
-            self._agent.listen(None)
+        if self._news is not None:
+            self._news.listen(None)
         self._stop.set()
         self._awake.set()
         if threading.current_thread() is not self._thread:
@@ -191,34 +199,43 @@ class Monitor:
     # -- news, on the agent connection's thread ---------------------------------------
 
     def _on_news(self, news: News) -> None:
-        if isinstance(news, RankLost):
-            self._on_lost(news.rank, news.text)
-        elif isinstance(news, RankFinished):
-            self._on_finished(news.rank)
+        if isinstance(news, (RankLost, RankFinished)):
+            if news.stay != self._stays[news.rank]:
+                return  # a process of another generation
+            if isinstance(news, RankLost):
+                self._on_lost(news.rank, news.text)
+            else:
+                self._on_finished(news.rank)
         elif isinstance(news, (RankDamaged, RankFrozen)):
             _log.warning("%s", news.text)
+        elif isinstance(news, StopNotice):
+            self._world.notice.give()
         elif isinstance(news, QueryPending):
-            self._answer(news)
+            if not self._world.is_spare:
+                self._answer(news)
         elif isinstance(news, StallTable):
             self._on_stall_table(news)
         elif isinstance(news, AgentLost):
             self._on_agent_lost(news)
 
     def _on_lost(self, rank: int, text: str) -> None:
-        if rank == self._world.rank:
-            _log.error("the launcher considers this rank lost: %s", text)
-        else:
+        if self._world.member_feed is not None:
+            self._world.member_feed.report(rank, "lost", text)
+        if rank != self._world.rank:
             self._world.engine.peer_lost(rank, text)
-            if self._world.members.survives_losses:
-                self._world.members.remove(rank, "lost", text)
+            return
+        _log.error("the launcher considers this rank lost: %s", text)
+        if self._world.member_feed is not None:
+            # It must not take part in decisions that rely on its end.
+            self._world.engine.leave_members(f"the launcher ends this rank: {text}")
 
     def _on_finished(self, rank: int) -> None:
         peer = self._world.peers[rank]
         text = f"rank {rank} on {peer.host} (pid {peer.pid}) had finished (exit 0)"
         if rank != self._world.rank:
             self._finished.append((time.monotonic() + _LAST_BYTES_S, rank, text))
-            if self._world.members.survives_losses:
-                self._world.members.remove(rank, "finished", text)
+            if self._world.member_feed is not None:
+                self._world.member_feed.report(rank, "finished", text)
 
     def _answer(self, query: QueryPending) -> None:
         operations = [

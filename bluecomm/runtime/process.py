@@ -18,7 +18,13 @@ from bluecomm.runtime.logs import set_log_level
 from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 from bluecomm.runtime.rendezvous.find import find_rendezvous
-from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
+from bluecomm.runtime.rendezvous.generation import (
+    GenerationCancelled,
+    GenerationRendezvous,
+    ask_to_join,
+    await_invitation,
+)
+from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, Rendezvous
 from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
 from bluecomm.topology.default import default_digest
@@ -43,6 +49,8 @@ class Process:
         self._making_memory = threading.RLock()
         self._recording: Recording | None = None
         self._communicator: Communicator | None = None
+        # Digest of the first topology, on which all ranks agree.
+        self._digest = ""
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
         # Whether ``init`` has been called since the world began.
@@ -181,20 +189,71 @@ class Process:
         else:
             graph = (topology_fn or ExponentialGraph)(size)
             digest = topology_digest(graph, is_weighted=is_weighted)
+        self._digest = digest.hex()
         recording = self._recording_for(config, self._rendezvous)
-        world = World(
-            config,
-            self._rendezvous,
-            self.memory,
-            digest.hex(),
-            recording.recorder,
-        )
+        if isinstance(self._rendezvous, AgentRendezvous) and self._rendezvous.joins:
+            world = self._join(config, self._rendezvous)
+        else:
+            world = World(
+                config,
+                self._rendezvous,
+                self.memory,
+                self._digest,
+                recording.recorder,
+            )
         self._left_windows.clear()
         communicator = Communicator(world, range(world.size))
         communicator.use_default_topologies()
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
         self._communicator = communicator
+
+    def _join(self, config: Config, base: AgentRendezvous) -> World:
+        """Meet the ranks of a running job as a newcomer, and return the new world.
+
+        Raises:
+            CommunicationTimeout: The job has not invited this rank in time.
+        """
+        base.joins = False
+        ask_to_join(base)
+        while True:
+            invitation = await_invitation(base, config.start_timeout_s)
+            try:
+                world = World(config, invitation, self.memory, self._digest)
+            except GenerationCancelled as error:
+                _log.info("%s", error)  # another invitation follows
+                continue
+            world.is_joining = True
+            return world
+
+    def prepare(self, rendezvous: GenerationRendezvous) -> World:
+        """Meet the newcomers, and return the world of the next generation.
+
+        Thread-safe. The current world stays in use.
+
+        Raises:
+            GenerationCancelled: The launcher has cancelled the generation.
+            CommunicationTimeout: The ranks have not met in time.
+        """
+        config = self.communicator.world.config
+        world = World(config, rendezvous, self.memory, self._digest)
+        world.is_spare = True
+        return world
+
+    def move(self, world: World) -> Communicator:
+        """Use another world of the same ranks from now on.
+
+        Returns:
+            The previous communicator of all ranks, whose world the caller must end.
+        """
+        before = self.communicator
+        communicator = Communicator(world, range(world.size))
+        communicator.use_topologies_of(before)
+        if before.world.notice.is_given:
+            world.notice.give()
+        world.is_spare, before.world.is_spare = False, True
+        self._communicator = communicator
+        return before
 
     def _begin_in_fork(self) -> None:
         """Reset the state in a forked child whose parent was not a rank.

@@ -17,14 +17,17 @@ from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.engine_start import make_engine
 from bluecomm.runtime.failure import CLOSED
-from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
+from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.runtime.layout import layout_of
+from bluecomm.runtime.member_feed import MemberFeed
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.monitor import Monitor
+from bluecomm.runtime.notice import Notice
 from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.process_sets import ProcessSets
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
+from bluecomm.runtime.unchanged_calls import UnchangedCalls
 
 if TYPE_CHECKING:
     from bluecomm._native import (
@@ -90,13 +93,20 @@ class World:
         self._waiting: set[int] = set()
         self._waiters: set[int] = set()
         self._closed = False
+        self._is_ending = False
         self._told_failing = False
+        # Whether this rank has yet to join the job that the others run.
+        self.is_joining = False
+        # Whether the program uses another world than this one.
+        self.is_spare = False
         # Number of times that all ranks have joined.
         self.join_rounds = 0
+        self.unchanged_calls = UnchangedCalls()
         self.process_sets = ProcessSets()
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
         )
+        self.notice = Notice()
         self._suspensions = 0
         self._is_suspended = False
         self._engine = make_engine(config, rendezvous, memory, recorder)
@@ -117,6 +127,7 @@ class World:
                 for peer in self.peers
             ]
         )
+        self.member_feed = MemberFeed(self) if self.members.survives_losses else None
         self._monitor = Monitor(self)
         self._report_links()
 
@@ -173,13 +184,16 @@ class World:
     def stats(self) -> Stats:
         """Return the statistics of the engine."""
         hosts = {peer.rank: peer.host for peer in self.peers}
-        return to_stats(self._engine.stats(), hosts, self.members.gone)
+        counted = self._engine.stats()
+        self.unchanged_calls.add_to(counted["operations"])
+        return to_stats(counted, hosts, self.members.gone)
 
     def reset_stats(self) -> None:
         """Reset the statistics of the engine."""
         self._engine.reset_stats()
+        self.unchanged_calls.reset()
 
-    def start(self, call: Call[Result]) -> Handle[Result]:
+    def start(self, call: Call[Result]) -> RequestHandle[Result]:
         """Start an operation whose name and group are known, and return its handle.
 
         Raises:
@@ -431,6 +445,11 @@ class World:
         """Whether the world has ended."""
         return self._closed
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the world is closed or being closed, so that its operations fail."""
+        return self._is_ending
+
     def check_usable(self) -> None:
         """Raise an error unless operations can run here.
 
@@ -466,12 +485,24 @@ class World:
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
+        self._is_ending = True
         self._monitor.close()
+        if self.member_feed is not None:
+            self.member_feed.stop()
         yield
         self._completions.close()
+        if self.member_feed is not None:
+            self.member_feed.join()
         self._closed = True
         _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
         self._kept.clear()
+
+    def retire(self) -> None:
+        """Say goodbye to the peers and end the engine, but stay in the job."""
+        if not self._closed and os.getpid() == self.pid:
+            with self._closing():
+                self._engine.close(_CLOSE_TIMEOUT_S)
+                self._engine.take_late_failure()
 
     def close(self, *, orderly: bool = True) -> None:
         """End the engine; outstanding operations fail with ``ShutdownError``.

@@ -13,6 +13,7 @@ from bluecomm.ops.barrier import barrier
 from bluecomm.ops.objects import allgather_object
 from bluecomm.ops.refusal import refusing
 from bluecomm.ops.tensor import as_input
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
 from bluecomm.window.live import LiveWindow, UnknownWindowError
@@ -21,7 +22,10 @@ __all__ = ["get_current_created_window_names", "win_create", "win_free"]
 
 _log = logging.getLogger("bluecomm")
 
+_FIRST = ("allgather", "")
 
+
+@refuse_unfit_calls(first("win_create", _FIRST))
 def win_create(
     tensor: torch.Tensor,
     name: str,
@@ -55,7 +59,7 @@ def win_create(
         CommunicationTimeout: Some ranks did not call in time; the text names them.
     """
     comm = current_communicator()
-    with refusing(comm, "win_create", None, ("allgather", "")):
+    with refusing(comm, "win_create", None, _FIRST):
         value, word = as_input(tensor, "win_create")
         _check_name(name)
     is_taken = name in comm.windows
@@ -107,6 +111,7 @@ def win_create(
     return True
 
 
+@refuse_unfit_calls(first("win_free", _FIRST))
 def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool:
     """Free a window, or all of them.
 
@@ -130,7 +135,8 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     """
     comm = current_communicator()
     names = sorted(comm.windows) if name is None else [name]
-    mine = [one for one in names if one in comm.windows]
+    with refusing(comm, "win_free", None, _FIRST):
+        mine = [one for one in names if one in comm.windows]
     busy = [one for one in mine if comm.windows[one].native.is_busy]
     facts = {"names": names}
     answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))

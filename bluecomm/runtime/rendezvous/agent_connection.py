@@ -37,6 +37,57 @@ class AgentLost:
 News = Frame | AgentLost
 
 
+class NewsFeed:
+    """Passes news from the agent to one listener.
+
+    News that arrives while nobody listens is kept.
+    """
+
+    def __init__(self) -> None:
+        self._arrived = threading.Condition(threading.RLock())
+        self._listener: Callable[[News], None] | None = None
+        self._unheard: list[News] = []
+
+    def put(self, news: News) -> None:
+        """Pass news on to the listener. Runs in the connection's thread."""
+        with self._arrived:
+            if self._listener is not None:
+                self._listener(news)
+                return
+            self._unheard.append(news)
+            self._arrived.notify_all()
+
+    def listen(self, listener: Callable[[News], None] | None) -> None:
+        """Pass news to ``listener``, on the connection's thread.
+
+        News that arrived while nobody listened is passed first. After this returns,
+        the previous listener is never called again.
+        """
+        with self._arrived:
+            self._listener = listener
+            if listener is not None:
+                unheard, self._unheard = self._unheard, []
+                for news in unheard:
+                    listener(news)
+
+    def wait_for(self, wanted: Callable[[News], bool], timeout_s: float) -> News | None:
+        """Take out the first item that ``wanted`` accepts, while nobody listens.
+
+        Returns:
+            The news; ``None`` if it has not arrived in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._arrived:
+            while True:
+                for index, news in enumerate(self._unheard):
+                    if wanted(news):
+                        return self._unheard.pop(index)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._arrived.wait(left_s)
+
+
 class AgentConnection:
     """Exchanges frames with the agent; one daemon thread reads.
 
@@ -44,6 +95,9 @@ class AgentConnection:
         path: The agent's Unix socket.
         rank: Number of this rank.
         timeout_s: Seconds to wait for the agent's welcome.
+
+    Attributes:
+        news: The news for the first world of this process.
 
     Raises:
         BluecommError: The agent cannot be reached, or refuses this process.
@@ -55,9 +109,8 @@ class AgentConnection:
         self._news = threading.Condition()
         self._welcomes: list[Welcome] = []  # one, once the agent has answered
         self._answers: dict[int, RecordList | RecordsMissing] = {}
-        self._listener: Callable[[News], None] | None = None
-        self._unheard: list[News] = []
-        self._hearing = threading.RLock()  # held while the listener runs
+        self.news = NewsFeed()
+        self._feeds: tuple[NewsFeed, ...] = (self.news,)
         self._send_lock = threading.Lock()
         self._broken = ""
         self._socket = _connect(path, rank, timeout_s)
@@ -108,18 +161,17 @@ class AgentConnection:
             )
         return answer.records
 
-    def listen(self, listener: Callable[[News], None] | None) -> None:
-        """Pass unsolicited frames to ``listener``, on the reader's thread.
+    def open_feed(self) -> NewsFeed:
+        """Return a further feed, which gets all news from now on."""
+        feed = NewsFeed()
+        with self._news:
+            self._feeds = (*self._feeds, feed)
+        return feed
 
-        Frames that arrived without a listener are passed first. After this returns, the
-        previous listener is never called again.
-        """
-        with self._hearing:
-            self._listener = listener
-            if listener is not None:
-                unheard, self._unheard = self._unheard, []
-                for frame in unheard:
-                    listener(frame)
+    def close_feed(self, feed: NewsFeed) -> None:
+        """Pass no more news to a feed."""
+        with self._news:
+            self._feeds = tuple(one for one in self._feeds if one is not feed)
 
     def close(self) -> None:
         """Close the connection and stop the reader's thread."""
@@ -190,11 +242,8 @@ class AgentConnection:
             self._hear(frame)
 
     def _hear(self, news: News) -> None:
-        with self._hearing:
-            if self._listener is None:
-                self._unheard.append(news)
-            else:
-                self._listener(news)
+        for feed in self._feeds:
+            feed.put(news)
 
 
 def _connect(path: str, rank: int, timeout_s: float) -> socket.socket:

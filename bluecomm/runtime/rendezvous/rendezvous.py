@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bfrun.frames.rank_to_driver import Goodbye
 from bfrun.private_folder import PrivateFolder
 from bluecomm.config import Config
-from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
+from bluecomm.runtime.rendezvous.agent_connection import AgentConnection, NewsFeed
 
 if TYPE_CHECKING:
     from bluecomm._native import MpiSession
@@ -26,7 +26,9 @@ class Assignment:
     the local ranks may belong to simulated machines. ``addresses`` are this host's
     addresses for data, best first. ``socket_dir`` is private to this user. With
     ``trace`` the launcher makes a timeline of the events that this rank records. With
-    ``survives_losses`` the launcher lets the other ranks go on when one fails.
+    ``survives_losses`` the launcher lets the other ranks go on when one fails, and with
+    ``respawns`` it starts the failed rank again. ``stays`` has the number of earlier
+    processes of each rank.
     """
 
     rank: int
@@ -45,6 +47,8 @@ class Assignment:
     source: str
     trace: bool = False
     survives_losses: bool = False
+    respawns: bool = False
+    stays: tuple[int, ...] = ()
 
 
 class Rendezvous(abc.ABC):
@@ -68,6 +72,11 @@ class Rendezvous(abc.ABC):
     @property
     def agent(self) -> AgentConnection | None:
         """The connection to the agent; None if there is no agent."""
+        return None
+
+    @property
+    def news(self) -> NewsFeed | None:
+        """The agent's news for the world of this rendezvous; None without an agent."""
         return None
 
     @property
@@ -154,7 +163,11 @@ class SoloRendezvous(AgentlessRendezvous):
 
 
 class AgentRendezvous(Rendezvous):
-    """Rendezvous under bfrun, whose agent passes records and news."""
+    """Rendezvous under bfrun, whose agent passes records and news.
+
+    Attributes:
+        joins: Whether the first world of the process joins a running job.
+    """
 
     def __init__(self, config: Config) -> None:
         assert config.agent_socket is not None
@@ -163,6 +176,7 @@ class AgentRendezvous(Rendezvous):
             config.agent_socket, config.rank or 0, config.start_timeout_s
         )
         welcome = self._agent.welcome
+        self.joins = welcome.stay > 0
         self._assignment = Assignment(
             rank=welcome.rank,
             size=welcome.size,
@@ -180,6 +194,8 @@ class AgentRendezvous(Rendezvous):
             source="bfrun",
             trace=welcome.trace,
             survives_losses=welcome.survives_losses,
+            respawns=welcome.respawns,
+            stays=(0,) * welcome.size,
         )
 
     @property
@@ -189,6 +205,10 @@ class AgentRendezvous(Rendezvous):
     @property
     def agent(self) -> AgentConnection:
         return self._agent
+
+    @property
+    def news(self) -> NewsFeed:
+        return self._agent.news
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         number, self._round = self._round, self._round + 1

@@ -331,7 +331,7 @@ def test_unknown_handles_ranks_and_transports(
         pair[0].add_group(3, [1], [0])
     with pytest.raises(ValueError, match="transport must be one of auto "):
         make_engine(0, 2, tmp_path, transport="ib")
-    with pytest.raises(ValueError, match=r"code must be in 1 \.\. 6, got 0"):
+    with pytest.raises(ValueError, match=r"code must be in 1 \.\. 7, got 0"):
         pair[0].fail(1, 0, "")
 
 

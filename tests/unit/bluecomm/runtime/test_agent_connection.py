@@ -79,7 +79,7 @@ def collected(link):
             assert came.wait_for(lambda: len(frames) >= count, DEADLINE_S)
         return frames
 
-    link.listen(listen)
+    link.news.listen(listen)
     return wait_for
 
 

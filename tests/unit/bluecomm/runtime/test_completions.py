@@ -8,10 +8,16 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import completions as completions_module
 from bluecomm.runtime import current_process
 from bluecomm.runtime.completions import Completions
-from bluecomm.runtime.handle import FinishedHandle, GroupHandle, MappedHandle
+from bluecomm.runtime.handle import (
+    FinishedHandle,
+    GroupHandle,
+    Handle,
+    MappedHandle,
+)
 from tests.support.deadlines import DEADLINE_S
 
 
@@ -190,6 +196,53 @@ def test_combined_handles_call_back_once_all_members_have_finished(world):
     assert group.wait() == ["1", "2"]
     with pytest.raises(ValueError, match="waited for already"):
         group.on_finish(calls)
+
+
+class SlowHandle(Handle):
+    """An operation that ends when the test says so, or whose deadline passes."""
+
+    def __init__(self, result):
+        self.result = result
+        self.has_ended = self.is_taken = False
+
+    def done(self):
+        if self.is_taken:
+            raise ValueError("cannot find handle: it has been waited for already")
+        return self.has_ended
+
+    def wait(self, timeout_s=None):
+        is_late = not self.done()
+        self.is_taken = not is_late or timeout_s is None
+        if is_late:
+            raise CommunicationTimeout(f"not finished within {timeout_s} s")
+        return self.result
+
+    def on_finish(self, callback):
+        callback() if self.done() else None
+
+
+def test_combined_handles_are_waited_for_again_after_a_timeout():
+    first, second = members = SlowHandle("1"), SlowHandle("2")
+    group = GroupHandle(members)
+    first.has_ended = True
+    for _ in range(2):
+        with pytest.raises(CommunicationTimeout, match="not finished within"):
+            group.wait(0.1)
+        assert not group.done()
+    second.has_ended = True
+    assert group.done()
+    assert group.wait() == ["1", "2"]
+    with pytest.raises(ValueError, match="waited for already"):
+        group.wait()
+
+
+def test_combined_handles_raise_the_error_of_a_member_that_has_failed():
+    first, second = members = SlowHandle("1"), SlowHandle("2")
+    second.has_ended = True
+    with pytest.raises(CommunicationTimeout):
+        GroupHandle(members).wait()
+    assert first.is_taken
+    assert second.is_taken
 
 
 def test_every_kind_of_handle_calls_back(world):

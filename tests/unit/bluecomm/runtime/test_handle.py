@@ -81,6 +81,7 @@ def test_a_finished_operation_needs_no_world():
         (failure.PEER_LOST, errors.PeerLostError),
         (failure.TIMED_OUT, errors.CommunicationTimeout),
         (failure.CLOSED, errors.ShutdownError),
+        (failure.FREED, errors.ShutdownError),
         (failure.INTERNAL, errors.BluecommError),
     ],
 )

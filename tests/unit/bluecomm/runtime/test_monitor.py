@@ -5,14 +5,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from bfrun.frames.driver_to_rank import QueryPending, RankFinished, RankLost, StallTable
+from bfrun.frames.driver_to_rank import (
+    QueryPending,
+    RankFinished,
+    RankLost,
+    StallTable,
+    StopNotice,
+)
 from bfrun.frames.parts import RankSnapshot
 from bluecomm.config import Config
 from bluecomm.runtime import monitor as module
 from bluecomm.runtime.call import FAREWELL
 from bluecomm.runtime.failure import MISMATCH
-from bluecomm.runtime.members import Members
 from bluecomm.runtime.monitor import Monitor
+from bluecomm.runtime.notice import Notice
 from tests.support.frames import make_operation
 
 
@@ -48,6 +54,7 @@ class Bench:
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.engine = FakeEngine()
         self.agent = FakeAgentConnection() if with_agent else None
+        self.told = []
         self.hard = set()
         self.waited_for = set()
         peer = SimpleNamespace(host="h", pid=70)
@@ -56,8 +63,14 @@ class Bench:
             peers=[peer, SimpleNamespace(host="b", pid=71)],
             engine=self.engine,
             config=Config(),
-            members=Members(2, survives_losses=True),
-            rendezvous=SimpleNamespace(agent=self.agent),
+            notice=Notice(),
+            member_feed=SimpleNamespace(report=lambda *told: self.told.append(told)),
+            rendezvous=SimpleNamespace(
+                agent=self.agent,
+                news=self.agent,
+                assignment=SimpleNamespace(stays=(0, 0)),
+            ),
+            is_spare=False,
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
             blocks_program=self.waited_for.__contains__,
@@ -246,9 +259,10 @@ def lost(rank, text):
 def test_the_engine_hears_of_a_lost_rank_at_once(bench, log):
     bench.agent.listener(lost(1, "rank 1 was killed"))
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
-    assert bench.world.members.left == (0,)
+    assert bench.told == [(1, "lost", "rank 1 was killed")]
     bench.agent.listener(lost(0, "rank 0 was stopped"))
-    assert len(bench.engine.calls) == 1
+    text = "the launcher ends this rank: rank 0 was stopped"
+    assert bench.engine.calls[1:] == [("leave_members", text)]
     assert "considers this rank lost: rank 0 was stopped" in log.text
 
 
@@ -256,6 +270,7 @@ def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
     bench.agent.listener(RankFinished(rank=1, host="b"))
     bench.monitor._pass_on_finished()
     assert bench.engine.calls == []
+    assert [kind for _, kind, _ in bench.told] == ["finished"]
     bench.now += 0.6
     bench.monitor._pass_on_finished()
     text = "rank 1 on b (pid 71) had finished (exit 0)"
@@ -270,3 +285,11 @@ def test_it_lists_outstanding_operations(bench):
     assert answer.id == 4
     assert answer.ops[0].name == "x"
     assert answer.ops[0].blocking is True
+
+
+def test_a_notice_is_passed_on(monkeypatch):
+    bench = Bench(monkeypatch)
+    heard = []
+    bench.world.notice.listen(lambda: heard.append(1))
+    bench.agent.listener(StopNotice())
+    assert heard == [1]

@@ -77,6 +77,7 @@ def make_world(engine, kept):
         _engine=engine,
         _completions=Completions(engine),
         _monitor=SimpleNamespace(close=lambda: None),
+        member_feed=None,
         _kept=kept,
         _reap_at=world_module._REAP_AT,
         _lock=threading.Lock(),

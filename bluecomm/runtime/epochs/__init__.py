@@ -1,0 +1,1 @@
+"""Collectives that go on without lost ranks: transactions, epochs and their ledger."""

@@ -1,0 +1,457 @@
+"""Runs the transactions of a communicator in the group of its current epoch.
+
+docs/survival.md has the states. Threads of the program, the thread of the callbacks and
+those of ``epochs.py`` all use the same lock, and none of them waits for another rank
+while it holds the lock.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bfrun.wording import format_ranks
+from bluecomm.errors import (
+    BluecommError,
+    PeerLostError,
+    ShutdownError,
+    SuspendedError,
+)
+from bluecomm.runtime.call import NO_MEMORY, Call, Result
+from bluecomm.runtime.completions import Callback, call
+from bluecomm.runtime.epochs.coverage import (
+    OVERWRITING,
+    renumbered,
+    why_impossible,
+)
+from bluecomm.runtime.epochs.ledger import Decision, Key, Ledger
+from bluecomm.runtime.epochs.transaction import (
+    CallOfTransaction,
+    Transaction,
+    TransactionHandle,
+    TransactionState,
+)
+from bluecomm.runtime.failure import CLOSED, FREED, OK, PEER_LOST
+
+if TYPE_CHECKING:
+    from bluecomm._native import Completion, Parameters
+    from bluecomm.runtime.handle import RequestHandle
+    from bluecomm.runtime.world import World
+
+# How long a failure that looks like a loss waits for the decision about the loss.
+REPORT_S = 10.0
+# Time after which a thread that waits for others checks if the world has ended.
+LOOK_S = 0.5
+
+
+class Group(Protocol):
+    """The parts of a communicator that the epochs use."""
+
+    world: World
+    ranks: tuple[int, ...]
+    group_id: int
+    is_world: bool
+
+    def refuse(
+        self, kind: str, name: str, reason: str, parameters: Parameters | None
+    ) -> None:
+        """Count a call that this member does not make, and tell the others."""
+
+    def free(self) -> None:
+        """Forget the group."""
+
+
+class Transactions:
+    """The transactions of one communicator on this rank.
+
+    Methods whose names begin with an underscore, and those that say so, are called with
+    the lock held, except ``_advance_all`` and ``_when_over``, which take it.
+
+    Args:
+        comm: The communicator.
+
+    Attributes:
+        changed: The lock, which is also notified when something has changed.
+        ledger: The transactions that this rank has started, released and seen fail.
+        group: The group of the current epoch; ``None`` while the ranks agree on one.
+        broken: The error that ends all transactions, if there can be no next epoch.
+    """
+
+    def __init__(self, comm: Group) -> None:
+        self._comm = comm
+        self._world = comm.world
+        self.changed = threading.Condition(threading.Lock())
+        self.ledger = Ledger()
+        self.group: Group | None = None
+        self.broken: Exception | None = None
+        self._open: dict[Key, Transaction] = {}  # in the order of their start
+        # Transactions that have not entered their barriers, by name, in their order.
+        self._lanes: dict[str, collections.deque[Transaction]] = {}
+        self._entered = threading.local()
+        # Functions that a thread calls after it has released the lock.
+        self._later: collections.deque[Callable[[], None]] = collections.deque()
+
+    @property
+    def open(self) -> list[Transaction]:
+        """The transactions that have not ended, in the order of their start."""
+        return list(self._open.values())
+
+    def gone_members(self) -> list[int]:
+        """Return the ranks of the members that have gone, in the order decided."""
+        return [rank for rank in self._world.members.gone if rank in self._comm.ranks]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock; then call the functions that must not hold it."""
+        try:
+            with self.changed:
+                yield
+        finally:
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._later.popleft()()
+
+    # -- the calls of the program -----------------------------------------------------
+
+    def begin(self, name: str, calls: int, *, in_background: bool) -> Transaction:
+        """Return a new transaction; see ``Transaction`` for the arguments."""
+        with self.locked():
+            return self._begin(name, calls, in_background=in_background)
+
+    def start(self, made: Call[Result]) -> TransactionHandle[Result]:
+        """Start a collective, as part of this thread's transaction or as its own."""
+        assert made.name is not None
+        self._world.check_usable()
+        self._world.check_running(made.kind, made.name)
+        transaction: Transaction | None = getattr(self._entered, "transaction", None)
+        with self.locked():
+            if transaction is None:
+                transaction = self._begin(
+                    f"{made.kind}.{made.name}", 1, in_background=not made.blocking
+                )
+            made.blocking = False
+            operation = CallOfTransaction(made)
+            transaction.operations.append(operation)
+            transaction.awaited_calls -= 1
+            if self.group is not None and not transaction.is_over:
+                try:
+                    self._submit(transaction, operation)
+                except Exception as error:
+                    self._fail(transaction, error)
+                    raise
+        return TransactionHandle(transaction, operation, self._when_over)
+
+    def is_in_flight(self, kind: str, name: str) -> bool:
+        """Return whether a call of this kind and name has not been released here."""
+        with self.locked():
+            return any(
+                (operation.call.kind, operation.call.name) == (kind, name)
+                for transaction in self._open.values()
+                for operation in transaction.operations
+            )
+
+    def refuse(self, made: Call[None], reason: str) -> None:
+        """Count a call that this rank does not make, and tell the other members."""
+        with self.locked():
+            while self.group is None and self.broken is None:
+                self._world.check_usable()
+                self.changed.wait(LOOK_S)
+            name = f"{made.kind}.{made.name}"
+            transaction = self._begin(name, 0, in_background=False)
+            if self.group is not None and not transaction.is_over:
+                made.group_id = self.group.group_id
+                self._world.refuse(made, reason)
+                self._fail(transaction, BluecommError(reason))
+
+    def enter(self, transaction: Transaction) -> None:
+        """Make the next calls of this thread part of a transaction."""
+        self._entered.transaction = transaction
+
+    def leave(self) -> None:
+        """Make each of the next calls of this thread a transaction of its own."""
+        self._entered.transaction = None
+
+    def advance(self, transaction: Transaction) -> None:
+        """Move a transaction on as far as possible without waiting."""
+        with self.locked():
+            self._advance(transaction)
+
+    def wait_for(self, transaction: Transaction, timeout_s: float | None) -> bool:
+        """Wait until a transaction has ended; return whether it has."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self.locked():
+                self._advance(transaction)
+                if transaction.is_over:
+                    return True
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return False
+                request = self._awaited(transaction)
+                if request is None:
+                    self.changed.wait(min(LOOK_S, left_s or LOOK_S))
+                    continue
+            request.await_end(left_s)
+
+    # -- epochs; all of these need the lock -------------------------------------------
+
+    def interrupt(self) -> None:
+        """Start and release nothing until the next epoch."""
+        self.group = None
+        self.broken = None
+        self.changed.notify_all()
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail all open transactions, and those that follow."""
+        self.group = None
+        self.broken = error
+        for transaction in self.open:
+            self._fail(transaction, error)
+
+    def carry_out(self, decisions: dict[Key, tuple[Decision, str]]) -> None:
+        """Release or fail what the ranks have decided, and prepare to repeat the rest.
+
+        ``settle`` follows, unless another member is lost before.
+        """
+        self._lanes.clear()
+        for transaction in self.open:
+            key = transaction.key
+            decision, why = decisions.get(key, (Decision.REPEAT, ""))
+            if decision is Decision.RELEASE:
+                self._release(transaction)
+            elif decision is Decision.FAIL:
+                self._fail(transaction, self._lost(key, why))
+            else:
+                self._lanes.setdefault(key[0], collections.deque()).append(transaction)
+                transaction.reset()
+
+    def settle(self, group: Group) -> bool:
+        """Begin an epoch: start in its group what has not been started there.
+
+        Returns:
+            Whether all has been started. If not, the world is suspended: call this
+            again. Until it has succeeded, new calls wait, so that calls of a name
+            start in the order in which the program has made them.
+        """
+        self.group = group
+        for transaction in self.open:
+            for operation in transaction.operations:
+                if operation.request is not None or transaction.is_over:
+                    continue
+                try:
+                    self._submit(transaction, operation)
+                except SuspendedError:
+                    self.group = None
+                    return False
+                except Exception as error:  # the program learns of it when it waits
+                    self._fail(transaction, error)
+        # Requests that were started here earlier may have ended since.
+        self._later.append(self._advance_all)
+        self.changed.notify_all()
+        return True
+
+    # -- starting ---------------------------------------------------------------------
+
+    def _begin(self, name: str, calls: int, *, in_background: bool) -> Transaction:
+        key = self.ledger.begin(name)
+        transaction = Transaction(self, key, calls, in_background=in_background)
+        known = self.ledger.failure_of(key)
+        if known is not None:
+            self.ledger.fail(key, known)
+            transaction.state, transaction.error = (
+                TransactionState.FAILED,
+                self._lost(key, known),
+            )
+            return transaction
+        self._open[key] = transaction
+        self._lanes.setdefault(name, collections.deque()).append(transaction)
+        if self.broken is not None:
+            self._fail(transaction, self.broken)
+        return transaction
+
+    def _submit(self, transaction: Transaction, operation: CallOfTransaction) -> None:
+        """Start a call in the group of this epoch."""
+        group, made = self.group, operation.call
+        assert group is not None
+        is_first = group.ranks == self._comm.ranks
+        gone = () if is_first else self._world.members.gone
+        if why := why_impossible(made, operation.parameters, self._comm.ranks, gone):
+            self._fail(transaction, self._lost(transaction.key, why))
+            return
+        in_place = made.source == made.destination and made.source[1] > 0
+        if in_place and made.kind in OVERWRITING:
+            self.ledger.forbid(transaction.key, "it has overwritten its input")
+        if not is_first:
+            made.parameters = renumbered(
+                made, operation.parameters, self._comm.ranks, group.ranks
+            )
+        made.group_id = group.group_id
+        transaction.contributors = made.contributors = len(group.ranks)
+        operation.request = self._world.start(made)
+        self._watch(transaction, operation.request)
+
+    def _watch(self, transaction: Transaction, request: RequestHandle[Any]) -> None:
+        """Have the thread of the callbacks move a transaction on after a request."""
+        if not transaction.in_background:
+            return
+
+        def watch() -> None:
+            # The program may have waited for it already, or the world have ended.
+            with contextlib.suppress(ValueError, BluecommError):
+                request.on_finish(lambda: self.advance(transaction))
+
+        self._later.append(watch)
+
+    # -- moving on --------------------------------------------------------------------
+
+    def _awaited(self, transaction: Transaction) -> RequestHandle[Any] | None:
+        """Return the request to wait for; None if other threads must act first."""
+        if self.group is None or transaction.doubt is not None:
+            return None
+        if transaction.state is TransactionState.COMMITTING:
+            return transaction.commit
+        for operation in transaction.operations:
+            if operation.request is not None and not operation.request.done():
+                return operation.request
+        return None
+
+    def _advance(self, transaction: Transaction) -> None:
+        if transaction.is_over:
+            return
+        if self._world.is_ending:
+            self._end(transaction)
+        elif self.group is None:
+            pass
+        elif transaction.doubt is not None:
+            until, error = transaction.doubt
+            if time.monotonic() >= until:
+                self._fail(transaction, error)
+        elif transaction.state is TransactionState.COMMITTING:
+            if self._has_succeeded(transaction, transaction.commit):
+                self._release(transaction)
+        elif transaction.awaited_calls <= 0 and all(
+            self._has_succeeded(transaction, operation.request)
+            for operation in transaction.operations
+        ):
+            transaction.is_ready = True
+            self._commit(transaction.key[0])
+
+    def _advance_all(self) -> None:
+        with self.locked():
+            for transaction in self.open:
+                self._advance(transaction)
+
+    def _has_succeeded(
+        self, transaction: Transaction, request: RequestHandle[Any] | None
+    ) -> bool:
+        assert request is not None
+        if not request.done():
+            return False
+        completion = request.await_end(0.0)
+        if completion is None:  # the world is suspended
+            return False
+        if completion.code != OK:
+            self._on_failure(transaction, request, completion)
+        return completion.code == OK
+
+    def _on_failure(
+        self,
+        transaction: Transaction,
+        request: RequestHandle[Any],
+        completion: Completion,
+    ) -> None:
+        error = request.failure_of(completion)
+        if completion.code in (CLOSED, FREED, PEER_LOST):
+            # Another member may know of a loss already.
+            transaction.doubt = time.monotonic() + REPORT_S, error
+            self.changed.notify_all()
+            self._advance_in(REPORT_S, transaction)
+        else:
+            self._fail(transaction, error)
+
+    def _commit(self, name: str) -> None:
+        """Enter the barriers of a name's transactions, in order, as far as possible."""
+        group, lane = self.group, self._lanes.get(name)
+        barrier = f"commit.{name}"
+        while group is not None and lane:
+            transaction = lane[0]
+            if transaction.state is TransactionState.FAILED:
+                lane.popleft()
+                with contextlib.suppress(BluecommError, ValueError):
+                    group.refuse("barrier", barrier, str(transaction.error), None)
+            elif transaction.is_ready:
+                made = Call(
+                    *("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, ()),
+                    finish=lambda _: None,
+                )
+                made.name, made.group_id = barrier, group.group_id
+                try:
+                    transaction.commit = self._world.start(made)
+                except SuspendedError:
+                    self._advance_in(LOOK_S, transaction)
+                    return
+                lane.popleft()
+                transaction.state = TransactionState.COMMITTING
+                self._watch(transaction, transaction.commit)
+                self.changed.notify_all()
+            else:
+                return
+        if lane is not None and not lane:
+            del self._lanes[name]
+
+    def _advance_in(self, delay_s: float, transaction: Transaction) -> None:
+        """Have a transaction moved on later, if no thread need wait for it."""
+        if transaction.in_background:
+            timer = threading.Timer(delay_s, self.advance, [transaction])
+            timer.daemon = True
+            timer.start()
+
+    # -- ending -----------------------------------------------------------------------
+
+    def _release(self, transaction: Transaction) -> None:
+        transaction.state = TransactionState.RELEASED
+        self.ledger.release(transaction.key)
+        self._leave_open(transaction)
+
+    def _fail(self, transaction: Transaction, error: Exception) -> None:
+        transaction.state, transaction.error = TransactionState.FAILED, error
+        self.ledger.fail(transaction.key, str(error))
+        self._leave_open(transaction)
+        self._commit(transaction.key[0])
+
+    def _end(self, transaction: Transaction) -> None:
+        """Fail a transaction because the world has ended."""
+        name = transaction.key[0]
+        error = ShutdownError(f"{name}: cut short by bluecomm.shutdown()")
+        self._fail(transaction, error)
+
+    def _leave_open(self, transaction: Transaction) -> None:
+        self._open.pop(transaction.key, None)
+        for callback in transaction.callbacks:
+            self._later.append(lambda one=callback: call(one))  # type: ignore[misc]
+        transaction.callbacks.clear()
+        self.changed.notify_all()
+
+    def _when_over(self, transaction: Transaction, callback: Callback) -> bool:
+        """Call a function when a transaction ends; return False if it has ended."""
+        with self.locked():
+            self._advance(transaction)
+            if not transaction.is_over:
+                transaction.callbacks.append(callback)
+            return not transaction.is_over
+
+    def _lost(self, key: Key, why: str) -> PeerLostError:
+        gone = self.gone_members()
+        return PeerLostError.describe(
+            f"it cannot be made among the ranks that are left, because {why}; gone: "
+            f"{format_ranks(gone, noun=True) if gone else 'none'}",
+            operation=key[0].split(".", 1)[0],
+            name=key[0].split(".", 1)[-1],
+            rank=self._world.rank,
+            peers=gone,
+            remedy="All ranks that are left raise this. The next call works",
+        )

@@ -1,0 +1,129 @@
+"""Rendezvous of a generation: all ranks of a running job, and newcomers.
+
+The launcher invites them. The ranks of the job meet in a thread of their own, while
+they train on in the generation before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinTable
+from bfrun.frames.rank_to_driver import AskToJoin, JoinRecord
+from bluecomm.errors import BluecommError, CommunicationTimeout
+from bluecomm.runtime.rendezvous.agent_connection import (
+    AgentConnection,
+    AgentLost,
+    News,
+    NewsFeed,
+)
+from bluecomm.runtime.rendezvous.rendezvous import Assignment, Rendezvous
+
+
+class GenerationCancelled(BluecommError):
+    """The launcher has cancelled a generation before the ranks have met."""
+
+
+class GenerationRendezvous(Rendezvous):
+    """Rendezvous of the ranks of one generation.
+
+    Args:
+        base: Rendezvous of this process, which has the connection to the agent.
+        invite: The launcher's invitation.
+        feed: All news that has arrived since the invitation.
+    """
+
+    def __init__(self, base: Rendezvous, invite: Invite, feed: NewsFeed) -> None:
+        self._base = base
+        self._feed = feed
+        self.generation = invite.generation
+        self.newcomers = tuple(invite.newcomers)
+        self._assignment = dataclasses.replace(
+            base.assignment, epoch=invite.generation, stays=tuple(invite.stays)
+        )
+
+    @property
+    def assignment(self) -> Assignment:
+        return self._assignment
+
+    @property
+    def agent(self) -> AgentConnection:
+        agent = self._base.agent
+        assert agent is not None
+        return agent
+
+    @property
+    def news(self) -> NewsFeed:
+        return self._feed
+
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        """See the base class.
+
+        Raises:
+            GenerationCancelled: The launcher has cancelled the generation.
+        """
+        self.agent.send(JoinRecord(generation=self.generation, record=record))
+        answer = self._feed.wait_for(self._is_answer, timeout_s)
+        if isinstance(answer, JoinTable):
+            return answer.records
+        rank = self._assignment.rank
+        if isinstance(answer, JoinCancelled):
+            raise GenerationCancelled(
+                f"init on rank {rank}: generation {self.generation} was cancelled: "
+                f"{answer.text}",
+                operation="init",
+                rank=rank,
+            )
+        if isinstance(answer, AgentLost):
+            raise BluecommError(f"init on rank {rank}: {answer.text}", rank=rank)
+        raise CommunicationTimeout(
+            f"init on rank {rank}: the ranks of generation {self.generation} have not "
+            f"met within {timeout_s:g} s; look at the ranks' output",
+            operation="init",
+            rank=rank,
+            timeout_s=timeout_s,
+        )
+
+    def _is_answer(self, news: News) -> bool:
+        if isinstance(news, (JoinTable, JoinCancelled)):
+            return news.generation == self.generation
+        return isinstance(news, AgentLost)
+
+    def goodbye(self) -> None:
+        self._base.goodbye()
+
+    def close(self) -> None:
+        self.agent.close_feed(self._feed)
+
+
+def ask_to_join(base: Rendezvous) -> None:
+    """Have the launcher invite this process, which joins a running job."""
+    assert base.agent is not None
+    base.agent.send(AskToJoin())
+
+
+def await_invitation(base: Rendezvous, timeout_s: float) -> GenerationRendezvous:
+    """Return the rendezvous of the next generation to which a newcomer is invited.
+
+    Raises:
+        BluecommError: The agent is lost.
+        CommunicationTimeout: No invitation has come in time.
+    """
+    assert base.news is not None
+    rank = base.assignment.rank
+    news = base.news.wait_for(
+        lambda news: isinstance(news, (Invite, AgentLost)), timeout_s
+    )
+    if isinstance(news, Invite):
+        return GenerationRendezvous(base, news, base.news)
+    if isinstance(news, AgentLost):
+        raise BluecommError(f"init on rank {rank}: {news.text}", rank=rank)
+    raise CommunicationTimeout(
+        f"init on rank {rank}: the running job has not invited this rank to join it "
+        f"within {timeout_s:g} s (--start-timeout); another rank may be lost, too, or "
+        "have ended its training",
+        operation="init",
+        rank=rank,
+        timeout_s=timeout_s,
+    )

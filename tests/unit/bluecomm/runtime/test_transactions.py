@@ -1,0 +1,220 @@
+"""Transactions on one rank, with an engine whose requests end when the test says so."""
+
+import types
+
+import pytest
+
+from bluecomm.errors import PeerLostError, SuspendedError
+from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.epochs.ledger import Decision
+from bluecomm.runtime.epochs.transactions import Transactions
+from bluecomm.runtime.failure import OK
+from bluecomm.runtime.members import Members
+from bluecomm.runtime.parameters import parameters
+
+RANKS = (4, 6, 7)
+
+
+class Request:
+    """A request of the engine."""
+
+    def __init__(self, call):
+        self.call = call
+        self.has_ended = False
+        self.callbacks = []
+
+    def done(self):
+        return self.has_ended
+
+    def await_end(self, timeout_s=None):
+        return types.SimpleNamespace(code=OK) if self.has_ended else None
+
+    def on_finish(self, callback):
+        if self.has_ended:
+            callback()
+        else:
+            self.callbacks.append(callback)
+
+    def wait(self):
+        return self.call.kind
+
+    def end(self):
+        self.has_ended = True
+        while self.callbacks:
+            self.callbacks.pop()()
+
+
+class World:
+    """The parts of a world that transactions use."""
+
+    rank = 4
+    is_ending = False
+
+    def __init__(self):
+        self.members = Members(8, survives_losses=True)
+        self.is_suspended = False
+        self.started = []
+
+    def check_usable(self):
+        pass
+
+    def check_running(self, operation, name):
+        pass
+
+    def start(self, call):
+        if self.is_suspended:
+            raise SuspendedError("suspended")
+        self.started.append(Request(call))
+        return self.started[-1]
+
+    def end_all(self):
+        for request in self.started:
+            request.end()
+
+
+def group_of(world, ranks, group_id):
+    refused = []
+    return types.SimpleNamespace(
+        world=world,
+        ranks=ranks,
+        group_id=group_id,
+        is_world=False,
+        refused=refused,
+        refuse=lambda *call: refused.append(call),
+    )
+
+
+def call_of(name, kind="allreduce", **options):
+    call = Call(kind, "float32", (1,), (64, 4), (128, 4), (), lambda _: None)
+    call.name = name
+    for word, value in options.items():
+        setattr(call, word, value)
+    return call
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def transactions(world):
+    first = group_of(world, RANKS, 1)
+    made = Transactions(first)
+    with made.locked():
+        assert made.settle(first)
+    return made
+
+
+def lose(transactions, world, rank, decisions=None):
+    """Go on without a rank; return whether the new epoch has begun."""
+    world.members.remove(rank, "lost", f"rank {rank} is lost")
+    with transactions.locked():
+        transactions.interrupt()
+        transactions.carry_out(decisions or {})
+    return begin(transactions, world, rank)
+
+
+def begin(transactions, world, rank):
+    left = tuple(one for one in RANKS if one != rank)
+    with transactions.locked():
+        return transactions.settle(group_of(world, left, 2))
+
+
+def test_what_nobody_has_released_is_repeated_with_fewer_contributors(
+    transactions, world
+):
+    handle = transactions.start(call_of("loss"))
+    assert lose(transactions, world, 6)
+    assert [request.call.group_id for request in world.started] == [2, 2]
+    world.started[-1].end()
+    assert not handle.done()
+    world.end_all()  # the barrier, too
+    assert handle.wait() == "allreduce"
+    assert handle.transaction.contributors == 2
+
+
+def test_a_suspended_rank_repeats_what_is_open_when_it_resumes(transactions, world):
+    first = transactions.start(call_of("loss"))
+    second = transactions.start(call_of("loss"))
+    world.is_suspended = True
+    assert not lose(transactions, world, 6)
+    assert not begin(transactions, world, 6)
+    world.is_suspended = False
+    third = transactions.start(call_of("loss"))
+    assert len(world.started) == 2, "a new call must wait for those before it"
+    assert begin(transactions, world, 6)
+    assert [request.call.name for request in world.started[2:]] == ["loss"] * 3
+    world.end_all()
+    for handle in (first, second, third):
+        assert handle.wait() == "allreduce"
+
+
+def test_requests_that_end_before_the_epoch_begins_are_noticed(transactions, world):
+    started = world.start
+    first = transactions.start(call_of("loss"))
+    second = transactions.start(call_of("metric"))
+    world.start = suspended_after(world, started, 3)
+    assert not lose(transactions, world, 6)
+    world.started[2].end()
+    world.start = started
+    assert begin(transactions, world, 6)
+    world.end_all()
+    assert first.wait() == second.wait() == "allreduce"
+
+
+def suspended_after(world, started, count):
+    def start(call):
+        if len(world.started) >= count:
+            raise SuspendedError("suspended")
+        return started(call)
+
+    return start
+
+
+def test_a_call_is_in_flight_until_it_is_released(transactions, world):
+    handle = transactions.start(call_of("loss"))
+    assert transactions.is_in_flight("allreduce", "loss")
+    assert not transactions.is_in_flight("allreduce", "other")
+    assert not transactions.is_in_flight("broadcast", "loss")
+    world.started[0].end()
+    assert transactions.is_in_flight("allreduce", "loss"), "its barrier has not ended"
+    world.end_all()
+    assert not transactions.is_in_flight("allreduce", "loss")
+    handle.wait()
+
+
+def test_a_broadcast_in_place_is_repeated_but_no_allreduce(transactions, world):
+    for kind in ("broadcast", "allreduce"):
+        transactions.start(call_of("large", kind, destination=(64, 4)))
+    reasons = {name: reason for name, _, reason in transactions.ledger.report()}
+    assert reasons == {
+        "broadcast.large": "",
+        "allreduce.large": "it has overwritten its input",
+    }
+
+
+def test_another_root_takes_the_place_of_a_lost_one_if_any_will_do(transactions, world):
+    for name, any_root in (("weights", False), ("buffers", True)):
+        made = call_of(name, "broadcast", any_root=any_root)
+        made.parameters = parameters(root=1)
+        handle = transactions.start(made)
+        if any_root:
+            fit = handle
+        else:
+            unfit = handle
+    decisions = {("broadcast.weights", 0): (Decision.REPEAT, "")}
+    assert lose(transactions, world, 6, decisions)
+    with pytest.raises(PeerLostError, match="its root, rank 6, is lost"):
+        unfit.wait()
+    assert world.started[-1].call.parameters.root == 0
+    world.end_all()
+    assert fit.wait() == "broadcast"
+
+
+def test_a_call_says_how_many_have_contributed(transactions, world):
+    made = call_of("loss", source=NO_MEMORY)
+    transactions.start(made)
+    assert made.contributors == 3
+    assert lose(transactions, world, 7)
+    assert made.contributors == 2
