@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from bluecomm.errors import ShutdownError
-from bluecomm.ops.refusal import refuse
+from bluecomm.ops.refusal import refuse, told
 from bluecomm.ops.tensor import span
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call, Span
@@ -46,7 +46,9 @@ class GroupCalls:
         self._comm = communicator
         self._timeout_s = timeout_s
         self._is_closed = False
-        self._numbers = itertools.count()
+        # Threads may share a group if they take turns.
+        self._counting = threading.Lock()
+        self._calls = 0
         self._sequence = 0
         self._compares_shapes = get_debug_level() == DebugLevel.DETAIL
         # The work of the calls between the two hooks of Coalescing.
@@ -61,6 +63,18 @@ class GroupCalls:
     def leave_buckets(self) -> None:
         """Leave the buckets of DDP in the memory that torch has allocated."""
         self._buckets = None
+
+    @property
+    def _survives(self) -> bool:
+        """Whether calls are repeated among the ranks that are left after a loss."""
+        return self._comm.keeps_input("allreduce")
+
+    def _kept(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return the input of a call in place: a copy if the call may be repeated."""
+        if not self._survives:
+            return memory
+        copy = None if self._buckets is None else self._buckets.copy_of(memory)
+        return memory.detach().clone() if copy is None else copy
 
     def _check_open(self, operation: str) -> None:
         """Raise if the group has been destroyed.
@@ -159,6 +173,7 @@ class GroupCalls:
         """
         waits = not is_async(options)
         limit_s = self._limit_s(options)
+        name, sequence = self._count()
 
         is_blocking = waits and len(calls) == 1 and self._collected is None
 
@@ -171,10 +186,9 @@ class GroupCalls:
                 handles.append(self._comm.start(call))
             return handles
 
-        name = self._next_name()
         if self._flight is None:
             return self._launch(operation, start, outputs, waits=waits)
-        entry = self._begin_entry(self._flight, operation, calls)
+        entry = self._begin_entry(self._flight, sequence, operation, calls)
         with _noted(entry):
             work = self._launch(operation, start, outputs, waits=waits)
         if work is None:
@@ -226,27 +240,39 @@ class GroupCalls:
 
     def _refuse(self, kind: str, error: Exception, operation: str = "") -> None:
         """Count a collective that this rank refuses, and tell the other ranks."""
-        refuse(self._comm, [(kind, self._next_name(), None)], error)
+        name, sequence = self._count()
+        refuse(self._comm, [(kind, name, None)], error)
         if self._flight is not None:
-            self._begin_entry(self._flight, operation or kind, []).end(error)
+            self._begin_entry(self._flight, sequence, operation or kind, []).end(error)
 
     def _begin_entry(
-        self, flight: FlightRecord, operation: str, calls: Sequence[Call[None]]
+        self,
+        flight: FlightRecord,
+        sequence: int,
+        operation: str,
+        calls: Sequence[Call[None]],
     ) -> Entry:
-        """Note the collective that has been counted last."""
+        """Note a collective that has been counted."""
         return flight.begin(
             self._name,
             self._description,
             self._comm.ranks,
-            self._sequence,
+            sequence,
             operation,
             calls,
         )
 
-    def _next_name(self) -> str:
-        """Count a collective and return the name of its first operation."""
-        self._sequence += 1
-        return f"torch{UNNAMED}{next(self._numbers) % _NAMES}"
+    def _restart_counts(self) -> None:
+        """Count the collectives of new members."""
+        with self._counting:
+            self._calls = self._sequence = 0
+
+    def _count(self) -> tuple[str, int]:
+        """Count a collective; return its first operation's name, and its number."""
+        with self._counting:
+            self._calls += 1
+            self._sequence += 1
+            return f"torch{UNNAMED}{self._calls % _NAMES}", self._sequence
 
     def _launch(
         self,
@@ -256,7 +282,7 @@ class GroupCalls:
         *,
         waits: bool,
     ) -> GroupWork | None:
-        """Start operations, under a range of the profiler if it is on.
+        """Start operations of a counted call, in a profiler's range if one is on.
 
         Args:
             operation: torch's name of the call.
@@ -268,8 +294,21 @@ class GroupCalls:
             Work of the operations; None if they have been waited for.
         """
         self._check_open(operation)
-        if not profiling.is_on():
-            return self._started(start, outputs, waits)
+        try:
+            if not profiling.is_on():
+                return self._started(start, outputs, waits)
+            return self._launch_profiled(operation, start, outputs, waits)
+        except Exception as error:
+            told(error)  # the call has been counted
+            raise
+
+    def _launch_profiled(
+        self,
+        operation: str,
+        start: Callable[[], list[Handle[None]]],
+        outputs: list[torch.Tensor],
+        waits: bool,
+    ) -> GroupWork | None:
         if waits:
             with profiling.call_range(operation, outputs):
                 return self._started(start, outputs, waits)

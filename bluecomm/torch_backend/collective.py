@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bluecomm.ops.refusal import is_told
+
 if TYPE_CHECKING:
     from bluecomm.torch_backend.calls import GroupCalls
 
@@ -36,11 +38,10 @@ def collective(kind: str) -> Callable[[_Method], _Method]:
 
         @functools.wraps(method)
         def call(self: GroupCalls, *args: Any, **kwargs: Any) -> Any:
-            before = self._sequence
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
-                if self._sequence == before:
+                if not is_told(error):
                     self._refuse(kind, error, operation)
                 raise
 

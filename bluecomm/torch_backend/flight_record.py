@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import CodeType
@@ -115,6 +116,8 @@ class FlightRecord:
         self.rank = rank
         self._pid = os.getpid()
         self._on_failure = on_failure
+        # The groups of several threads may share a record.
+        self._lock = threading.Lock()
         self._number = 0
         self.entries: collections.deque[Entry] = collections.deque(maxlen=length)
         # Apart, so that torch can align the collectives of all ranks by their numbers.
@@ -144,10 +147,11 @@ class FlightRecord:
             operation: torch's name of the collective.
             calls: The engine's operations.
         """
-        self.groups[group] = (description, ranks)
-        entry = Entry(self, self._number, sequence, operation, group, calls)
-        self._number += 1
-        self.entries.append(entry)
+        with self._lock:
+            self.groups[group] = (description, ranks)
+            entry = Entry(self, self._number, sequence, operation, group, calls)
+            self._number += 1
+            self.entries.append(entry)
         return entry
 
     def begin_message(
@@ -160,14 +164,16 @@ class FlightRecord:
         message: Message,
     ) -> Entry:
         """Add a send or a receive that begins; see ``begin``."""
-        self.groups[group] = (description, ranks)
         line = group, message
-        sequence = self._sent.pop(line, 0) + 1
-        self._sent[line] = sequence
-        if len(self._sent) > _LINES:
-            self._sent.popitem(last=False)
-        entry = Entry(self, self._number, sequence, operation, group, calls, message)
-        self.messages.append(entry)
+        with self._lock:
+            self.groups[group] = (description, ranks)
+            sequence = self._sent.pop(line, 0) + 1
+            self._sent[line] = sequence
+            if len(self._sent) > _LINES:
+                self._sent.popitem(last=False)
+            number = self._number
+            entry = Entry(self, number, sequence, operation, group, calls, message)
+            self.messages.append(entry)
         return entry
 
     def note_failure(self) -> None:

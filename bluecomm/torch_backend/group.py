@@ -10,9 +10,9 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from bluecomm.runtime import Communicator
+from bluecomm.torch_backend.callers import caller_of
 from bluecomm.torch_backend.coalescing import Coalescing
 from bluecomm.torch_backend.compat import is_shutdown_by_torch, serve_cpus
-from bluecomm.torch_backend.ddp_buckets import caller_of
 from bluecomm.torch_backend.hooks import Hooks
 from bluecomm.torch_backend.identity import Identity
 from bluecomm.torch_backend.members import new_communicator

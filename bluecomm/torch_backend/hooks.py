@@ -2,7 +2,8 @@
 
 torch calls hooks in its C++ dispatcher, which calls of a group written in Python do not
 pass. So the group calls them itself. A group without hooks pays nothing: the first hook
-puts wrapped methods into the group object, and the last removes them.
+puts wrapped methods into the group object, and the last removes them. The wrapped
+methods do not keep the group alive, so that it is freed with its last reference.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import logging
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +25,8 @@ from bluecomm.errors import BluecommError
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.flight_record import Entry
 from bluecomm.torch_backend.work import GroupWork
+
+_log = logging.getLogger("bluecomm")
 
 # torch's names of the calls; older versions have none.
 _NAMES = getattr(c10d, "HookOpName", None)
@@ -121,7 +126,8 @@ class Hooks(GroupCalls):
     Hooks are called in ascending order of their numbers, on the thread of the call. If
     one that comes before a collective raises, the collective fails on all ranks with
     its error. Abort hooks are called when the program learns that a call has failed,
-    and before ``abort``; they may be called several times.
+    and before ``abort``; they may be called several times. If one of them raises, its
+    error is logged, and the call keeps its own error.
     """
 
     supports_abort_hooks = True
@@ -154,24 +160,14 @@ class Hooks(GroupCalls):
     def check_nan_if_asked(self) -> None:
         """Register torch's check of all inputs if TORCH_DIST_NAN_CHECK is 1."""
         if os.environ.get("TORCH_DIST_NAN_CHECK") == "1":
-            self.register_pre_hook(_NAN_CHECK, self._check_nan)
+            group_of = weakref.ref(self)
 
-    def _check_nan(self, args: PreHookArgs) -> None:
-        """Raise if an input has an element that is not a number.
+            def check(args: PreHookArgs) -> None:
+                group = group_of()
+                assert group is not None
+                _check_nan(args, group._comm.rank)
 
-        Raises:
-            RuntimeError: An input has one.
-        """
-        word = getattr(args.name, "name", args.name)
-        if word == "BROADCAST" and args.root != self._comm.rank:
-            return
-        for tensor in args.input_tensors:
-            if _has_nan(tensor):
-                raise RuntimeError(
-                    f"{word.lower()}: an input of shape {tuple(tensor.shape)} on rank "
-                    f"{self._comm.rank} of the group has NaN, which "
-                    "TORCH_DIST_NAN_CHECK=1 forbids"
-                )
+            self.register_pre_hook(_NAN_CHECK, check)
 
     def _call_hooks(self) -> CallHooks:
         if self._hooks is None:
@@ -199,29 +195,45 @@ class CallHooks:
         self.pre: dict[int, PreHook] = {}
         self.post: dict[int, PostHook] = {}
         self.abort: dict[int, AbortHook] = {}
-        self._group = group
+        self._group_of = weakref.ref(group)
         self._numbers = itertools.count()
         for method, about in _METHODS.items():
-            setattr(group, method, self._around(getattr(group, method), about))
+            signature = inspect.signature(getattr(group, method))
+            plain = getattr(type(group), method)
+            setattr(group, method, self._around(plain, signature, about))
 
     def remove(self) -> None:
         """Let the group's calls pass without hooks."""
+        group = self._group_of()
         for method in _METHODS:
-            delattr(self._group, method)
+            delattr(group, method)
 
     def fire_abort(self) -> None:
-        """Call the abort hooks."""
-        for _, hook in sorted(self.abort.items()):
-            hook()
+        """Call all abort hooks, and log their errors."""
+        for number, hook in sorted(self.abort.items()):
+            try:
+                hook()
+            except Exception as error:
+                _log.warning(
+                    "abort hook %d of a process group raised %s: %s",
+                    number,
+                    type(error).__name__,
+                    error,
+                    exc_info=True,
+                )
 
     def _around(
-        self, plain: Callable[..., Any], about: _Method
+        self,
+        plain: Callable[..., Any],
+        signature: inspect.Signature,
+        about: _Method,
     ) -> Callable[..., GroupWork | None]:
-        signature = inspect.signature(plain)
         name = about.name if _NAMES is None else getattr(_NAMES, about.name)
 
         @functools.wraps(plain)
         def call(*args: Any, **kwargs: Any) -> GroupWork | None:
+            group = self._group_of()
+            assert group is not None
             given = signature.bind(*args, **kwargs).arguments
             number = next(self._numbers)
             # Sends, receives and the short forms have no options, and return a Work.
@@ -234,10 +246,10 @@ class CallHooks:
                     pre(before)
             except Exception as error:
                 if about.kind is not None:
-                    self._group._refuse(about.kind, error)
+                    group._refuse(about.kind, error)
                 raise
             try:
-                work: GroupWork | None = plain(*args, **kwargs)
+                work: GroupWork | None = plain(group, *args, **kwargs)
             except BluecommError:
                 self.fire_abort()
                 raise
@@ -291,6 +303,23 @@ def _root(given: dict[str, Any]) -> int:
             return int(given[name])
     options = given.get("opts")
     return options if isinstance(options, int) else getattr(options, "rootRank", -1)
+
+
+def _check_nan(args: PreHookArgs, rank: int) -> None:
+    """Raise if an input of a call has an element that is not a number.
+
+    Raises:
+        RuntimeError: An input has one.
+    """
+    word = getattr(args.name, "name", args.name)
+    if word == "BROADCAST" and args.root != rank:
+        return
+    for tensor in args.input_tensors:
+        if _has_nan(tensor):
+            raise RuntimeError(
+                f"{word.lower()}: an input of shape {tuple(tensor.shape)} on rank "
+                f"{rank} of the group has NaN, which TORCH_DIST_NAN_CHECK=1 forbids"
+            )
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:

@@ -88,7 +88,8 @@ class Identity(GroupCalls):
 
     def _set_sequence_number_for_group(self) -> None:
         """Count the collectives from here."""
-        self._sequence = 0
+        with self._counting:
+            self._sequence = 0
 
     getRank = rank  # noqa: N815
     getSize = size  # noqa: N815

@@ -25,4 +25,4 @@ def new_communicator(world: World, ranks: Sequence[int]) -> Communicator:
     members = tuple(ranks)
     counters = _creations.setdefault(world, {})
     counter = counters.setdefault(members, itertools.count(1))
-    return Communicator(world, members, next(counter), NAME)
+    return Communicator(world, members, next(counter), NAME, repeats=True)

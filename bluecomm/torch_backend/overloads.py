@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from bluecomm.torch_backend.callers import is_backward, torch_caller
 from bluecomm.torch_backend.compat import is_async
-from bluecomm.torch_backend.ddp_buckets import caller_of
 from bluecomm.torch_backend.exchanges import Exchanges
 from bluecomm.torch_backend.reductions import Reductions
 from bluecomm.torch_backend.spreading import Spreading
@@ -33,8 +33,10 @@ class Overloads(Reductions, Spreading, Exchanges):
         """Take a reduction instead of options."""
         if type(opts) is not c10d.AllreduceOptions:
             opts = _options(c10d.AllreduceOptions, timeout, reduceOp=opts)
-        elif self._buckets is not None and is_async(opts):
-            self._buckets.offer(tensors[0], caller_of(1))
+        elif self._buckets is None:
+            pass
+        elif is_async(opts) and is_backward(torch_caller()):
+            self._buckets.offer(tensors[0])
         return super().allreduce(_listed(tensors), opts)
 
     def reduce(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
@@ -66,10 +65,10 @@ class Reconfiguration(Exchanges):
                 f"{world.rank} of the world included, got those of ranks {members}"
             )
         former = self._comm
-        self._comm = Communicator(world, members, opts.uuid, f"{NAME}.reconfigure")
+        owner = f"{NAME}.reconfigure"
+        self._comm = Communicator(world, members, opts.uuid, owner, repeats=True)
         former.free()
-        self._sequence = 0
-        self._numbers = itertools.count()
+        self._restart_counts()
         barrier = c10d.BarrierOptions()
         if opts.timeout is not None:
             barrier.timeout = opts.timeout

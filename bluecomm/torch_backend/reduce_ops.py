@@ -44,7 +44,8 @@ class EngineReduction(NamedTuple):
     Attributes:
         dtype: The engine's element type.
         parameters: The engine's parameters, as ``bluecomm.runtime.parameters`` makes.
-        divisor: Number by which the result is divided, truncating; 0 for none.
+        divisor: Number by which the result is divided, truncating; 0 for none. After a
+            loss, the number of ranks that have contributed takes its place.
     """
 
     dtype: str
@@ -68,11 +69,16 @@ def reduction(
     *,
     root: int = 0,
     splits: tuple[int, ...] = (),
+    is_mean: bool = False,
 ) -> EngineReduction:
     """Return the reduction of a tensor over ``size`` ranks.
 
     The average of integers is their sum divided by ``size``, truncated toward zero, as
     in NCCL.
+
+    A sum of values that the ranks have divided by ``size`` is the mean over all ranks.
+    To be the mean over the contributing ranks after a loss, too, it is computed as
+    their average times ``size``. Until a rank is lost, this has the bits of the sum.
 
     Args:
         given: torch's reduction.
@@ -81,13 +87,14 @@ def reduction(
         operation: torch's name of the collective.
         root: Member that gets the result of ``reduce``.
         splits: Number of elements for each rank; if empty, the same number for all.
+        is_mean: Whether a sum is a mean, because its inputs are divided by ``size``.
 
     Raises:
         RuntimeError: The reduction is not defined for the element type.
     """
     op, factor = _op_and_factor(given)
     scale = None if factor is None else float(factor)
-    return _reduction(op, scale, tensor.dtype, size, operation, root, splits)
+    return _reduction(op, scale, tensor.dtype, size, operation, root, splits, is_mean)
 
 
 # A program repeats a few reductions, and this costs more than a small operation.
@@ -100,6 +107,7 @@ def _reduction(
     operation: str,
     root: int,
     splits: tuple[int, ...],
+    is_mean: bool,
 ) -> EngineReduction:
     """Return the reduction of elements of a type; see ``reduction``."""
     table = _OF_BOOLEANS if dtype is torch.bool else _WORDS
@@ -117,6 +125,9 @@ def _reduction(
     factor = 1.0 if scale is None else scale
     divisor = size if word == "average" and not is_floating else 0
     word = "sum" if divisor else word
+    if is_mean and op == ReduceOp.SUM and is_floating:
+        made = reduction_parameters("average", 1.0, float(size))
+        return EngineReduction(dtype_word(dtype, "allreduce"), made, 0)
     made = (
         parameters(op=word, prescale=factor, root=root, splits=splits)
         if root or splits

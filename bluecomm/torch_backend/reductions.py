@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from bluecomm.ops.reduce_op import Average, Sum
 from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.handle import MappedHandle
+from bluecomm.torch_backend.callers import torch_caller, wants_mean
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.collective import collective
 from bluecomm.torch_backend.compat import is_async
-from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
+from bluecomm.torch_backend.reduce_ops import (
+    EngineReduction,
+    reduction,
+    sparse_reduction,
+)
 from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
-    done,
     overlap,
     written_back,
 )
@@ -35,11 +40,15 @@ class Reductions(GroupCalls):
 
     @collective("allreduce")
     def allreduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
-        """Write the reduction of one tensor over all ranks to it."""
+        """Write the reduction of one tensor over all ranks to it.
+
+        A sum of DDP is a mean, and stays one after a loss.
+        """
+        is_mean = self._survives and wants_mean(torch_caller())
         (tensor,) = tensors
         if tensor.is_sparse:
-            return self._sparse_allreduce(tensor, opts)
-        call = self._allreduce("all_reduce", tensor, opts)
+            return self._sparse_allreduce(tensor, opts, is_mean)
+        call = self._allreduce("all_reduce", tensor, opts, is_mean=is_mean)
         return self._run("all_reduce", [call], opts, tensors)
 
     @collective("allreduce")
@@ -64,11 +73,12 @@ class Reductions(GroupCalls):
             "reduce",
             how.dtype,
             self._shape(tensor),
-            source,
+            self._kept(source) if is_root else source,
             source if is_root else None,
             parameters=how.parameters,
-            finish=written_back(tensor, source, how.divisor) if is_root else done,
         )
+        if is_root:
+            call.finish = written_back(tensor, source, _divisor(how, call))
         return self._run(operation, [call], opts, tensors)
 
     @collective("reducescatter")
@@ -114,27 +124,35 @@ class Reductions(GroupCalls):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _allreduce(self, operation: str, tensor: torch.Tensor, opts: Any) -> Call[None]:
+    def _allreduce(
+        self, operation: str, tensor: torch.Tensor, opts: Any, *, is_mean: bool = False
+    ) -> Call[None]:
         memory = as_output(tensor, operation)
-        how = reduction(opts.reduceOp, tensor, self._comm.size, operation)
-        return self._call(
+        how = reduction(
+            opts.reduceOp, tensor, self._comm.size, operation, is_mean=is_mean
+        )
+        call = self._call(
             "allreduce",
             how.dtype,
             self._shape(tensor),
-            memory,
+            self._kept(memory),
             memory,
             parameters=how.parameters,
-            finish=written_back(tensor, memory, how.divisor),
         )
+        call.finish = written_back(tensor, memory, _divisor(how, call))
+        return call
 
-    def _sparse_allreduce(self, tensor: torch.Tensor, opts: Any) -> GroupWork | None:
+    def _sparse_allreduce(
+        self, tensor: torch.Tensor, opts: Any, is_mean: bool
+    ) -> GroupWork | None:
         """Write the sum or average of sparse tensors over all ranks to ``tensor``."""
+        op, factor = sparse_reduction(opts.reduceOp, "all_reduce"), 1
+        if is_mean and op is Sum:
+            op, factor = Average, self._comm.size
 
         def copy_back(total: torch.Tensor) -> None:
             with torch.no_grad():  # tensor.data has indices of its own
-                tensor.copy_(total)
-
-        op = sparse_reduction(opts.reduceOp, "all_reduce")
+                tensor.copy_(total if factor == 1 else total * factor)
 
         def start() -> list[Handle[None]]:
             handle = sparse_allreduce_nonblocking(
@@ -146,7 +164,7 @@ class Reductions(GroupCalls):
             )
             return [MappedHandle(handle, copy_back)]
 
-        name = self._next_name()
+        name, _ = self._count()
         waits = not is_async(opts)
         return self._launch("all_reduce", start, [tensor], waits=waits)
 
@@ -171,15 +189,16 @@ class Reductions(GroupCalls):
         how = reduction(
             opts.reduceOp, source, self._comm.size, operation, splits=splits
         )
-        return self._call(
+        call = self._call(
             "reducescatter",
             how.dtype,
             (source.numel(),),
             source,
             memory,
             parameters=how.parameters,
-            finish=written_back(output, memory, how.divisor),
         )
+        call.finish = written_back(output, memory, _divisor(how, call))
+        return call
 
     def _reduce_scatter_single(
         self, operation: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any
@@ -193,3 +212,10 @@ class Reductions(GroupCalls):
                 f"{tuple(output.shape)}"
             )
         return self._reduce_scatter(operation, output, source, opts, ())
+
+
+def _divisor(how: EngineReduction, call: Call[None]) -> Callable[[], int] | None:
+    """Return a function for the divisor of a call's result; None if it has none."""
+    if not how.divisor:
+        return None
+    return lambda: call.contributors or how.divisor

@@ -10,6 +10,7 @@ import torch
 from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
+from bluecomm.torch_backend.callers import takes_any_root, torch_caller
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.collective import collective
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
@@ -23,7 +24,12 @@ class Spreading(GroupCalls):
 
     @collective("broadcast")
     def broadcast(self, tensors: Tensors, opts: Any) -> GroupWork | None:
-        """Write the root's tensor to that of all ranks."""
+        """Write the root's tensor to that of all ranks.
+
+        If the root of a broadcast of DDP is lost, the lowest rank that is left takes
+        its place.
+        """
+        any_root = self._survives and takes_any_root(torch_caller())
         (tensor,) = tensors
         operation = "broadcast"
         self._check_rank(operation, opts.rootRank)
@@ -32,11 +38,12 @@ class Spreading(GroupCalls):
             "broadcast",
             dtype_word(tensor.dtype, "broadcast"),
             self._shape(tensor),
-            memory,
+            memory.detach().clone() if any_root else memory,
             memory,
             parameters=parameters(root=opts.rootRank),
             finish=written_back(tensor, memory),
         )
+        call.any_root = any_root
         return self._run(operation, [call], opts, tensors)
 
     @collective("scatter")

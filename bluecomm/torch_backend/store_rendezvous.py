@@ -123,15 +123,6 @@ def share_world(options: BackendOptions) -> WorldShare:
         raise
     source = communicator.world.assignment.source
     _expect(rank, size, communicator.rank, communicator.size, source)
-    if communicator.world.members.survives_losses:
-        raise BluecommError(
-            f"init_process_group on rank {rank}: bfrun --on-failure continue does not "
-            "cover the process groups of torch yet, whose operations need all ranks; "
-            "use bf.DistributedOptimizer with a gossip algorithm (docs/survival.md), "
-            "or leave the option out",
-            operation="init_process_group",
-            rank=rank,
-        )
     return WorldShare(communicator, is_default=not members)
 
 

@@ -48,7 +48,9 @@ def as_output(tensor: torch.Tensor, operation: str) -> torch.Tensor:
 
 
 def written_back(
-    tensor: torch.Tensor, memory: torch.Tensor, divisor: int = 0
+    tensor: torch.Tensor,
+    memory: torch.Tensor,
+    divisor: Callable[[], int] | None = None,
 ) -> Callable[[int], None]:
     """Return the end of an operation that has written its result to ``memory``.
 
@@ -57,14 +59,15 @@ def written_back(
     Args:
         tensor: Tensor that gets the result.
         memory: What ``as_output`` has returned for it.
-        divisor: Number by which integers are divided, truncating; 0 for none.
+        divisor: Returns the number by which integers are divided, truncating, once the
+            operation has ended; None for none.
     """
-    if memory is tensor and not divisor:
+    if memory is tensor and divisor is None:
         return done
 
     def finish(_: int) -> None:
-        if divisor:
-            memory.data.div_(divisor, rounding_mode="trunc")
+        if divisor is not None:
+            memory.data.div_(divisor(), rounding_mode="trunc")
         if memory is not tensor:
             tensor.data.copy_(memory)
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.deadlines import DEADLINE_S
-from tests.support.launch import ROOT
+from tests.support.plain_ranks import run_plain_ranks
 
 pytestmark = pytest.mark.faults
 
@@ -49,23 +45,10 @@ dist.destroy_process_group()
 
 
 def test_a_group_goes_on_without_a_killed_rank(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        ended = [process.communicate(timeout=DEADLINE_S) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    codes = [process.returncode for process in ranks]
-    assert codes == [0, -signal.SIGKILL, 0], ended
-    assert [out for out, _ in ended] == ["0 2 2.0\n", "", "1 2 2.0\n"]
+    done = run_plain_ranks(
+        RANKS,
+        lambda rank: ["-c", PROGRAM, str(rank), str(tmp_path)],
+        lambda _: {},
+    )
+    assert [one.returncode for one in done] == [0, -signal.SIGKILL, 0], done
+    assert [one.stdout for one in done] == ["0 2 2.0\n", "", "1 2 2.0\n"]

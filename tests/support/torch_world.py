@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 # The import registers the backend, and the forked ranks need not repeat it.
@@ -44,6 +45,13 @@ def run_torch_ranks(
     """Return what ``body(*args)`` returns on each rank, within a default group."""
     arguments = (folder, size, body, args)
     return run_ranks(size, _within, *arguments, initialize=False, **options)
+
+
+def total(group: dist.ProcessGroup | None = None) -> float:
+    """Return the number of ranks, computed by a collective."""
+    one = torch.ones(1)
+    dist.all_reduce(one, group=group)
+    return one.item()
 
 
 def _within(
