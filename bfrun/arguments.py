@@ -194,6 +194,28 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
         "on, with algorithms that average with neighbors, see docs/survival.md "
         "(default: %(default)s)",
     )
+    group.add_argument(
+        "--min-np",
+        type=int,
+        metavar="N",
+        help="with --on-failure continue: end the job when fewer ranks are left for "
+        "longer than --elastic-timeout (default: 1)",
+    )
+    group.add_argument(
+        "--elastic-timeout",
+        dest="elastic_timeout_s",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds for which fewer ranks than --min-np may be left (default: "
+        "%(default)g)",
+    )
+    group.add_argument(
+        "--respawn",
+        action="store_true",
+        help="with --on-failure continue: start lost ranks again; they join the "
+        "running job if bluecomm.elastic.run calls the training",
+    )
 
 
 def add_mpi(group: argparse._ArgumentGroup) -> None:

@@ -72,6 +72,10 @@ class LaunchConfig:
         failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
         on_failure: ``end`` to end the job when a rank fails, ``continue`` to let the
             other ranks go on.
+        min_np: With ``continue``, the number of ranks below which the job ends, after
+            ``elastic_timeout_s``; None means 1.
+        elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
+        respawn: With ``continue``, start lost ranks again; they join the running job.
     """
 
     command: tuple[str, ...]
@@ -106,3 +110,6 @@ class LaunchConfig:
     start_timeout_s: float = 300.0
     failure_timeout_s: float = 120.0
     on_failure: OnFailure = "end"
+    min_np: int | None = None
+    elastic_timeout_s: float = 600.0
+    respawn: bool = False

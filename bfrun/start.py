@@ -13,7 +13,12 @@ from bfrun.driver.driver import run_job
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
-from bfrun.launch.choose import Choice, choose_launcher, refuse_survival
+from bfrun.launch.choose import (
+    Choice,
+    check_failures,
+    choose_launcher,
+    refuse_survival,
+)
 from bfrun.nccl_net import with_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
@@ -38,6 +43,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
             could not start. No process of the job is left running.
     """
     config = with_nccl_net(config, os.environ)
+    check_failures(config)
     if config.launcher == "mpi":
         refuse_survival(config, "mpi")
         return _start_mpi(config, run)
@@ -56,6 +62,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
                 passed = print_check(reports, sys.stdout)
             return 0 if passed else 1
         plan = _plan(choice, hosts, reports)
+        check_failures(replace(config, world_size=plan.world_size))
         if config.timeline_filename is not None:
             check_target(config.timeline_filename)
         if config.dry_run:

@@ -58,6 +58,11 @@ class Task:
         if frame.last:
             self._complete.add(rank)
 
+    def forget(self, rank: int) -> None:
+        """Drop what a rank has sent, because it is started again."""
+        self._parts.pop(rank, None)
+        self._complete.discard(rank)
+
     def result(self, rank: int) -> bytes | None:
         """Return the pickled result of a rank, or None if it sent none."""
         return b"".join(self._parts[rank]) if rank in self._complete else None

@@ -2,6 +2,10 @@
 
     bfrun -np 4 python examples/accelerate_digits.py --dist-optimizer neighbor_allreduce
     torchrun --nproc-per-node 4 examples/accelerate_digits.py
+    accelerate launch --multi_gpu --num_processes 4 examples/accelerate_digits.py
+
+The last command starts torchrun, which needs no GPU. With ``--cpu`` instead, Accelerate
+starts a single process, or mpirun if it gets ``--mpirun_hostfile``.
 
 The lines between the empty ones differ from other scripts with Accelerate: the model is
 prepared first, without DDP, and the optimizer becomes a distributed one.
@@ -12,26 +16,25 @@ from __future__ import annotations
 import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import bluecomm as bf
 from classification import accuracy, report
-from digits import load_shard
-from dist_optimizer import add_momentum, distribute, make_parser
+from digits import load_batches
+from dist_optimizer import distribute, parse_with_momentum
 from models import create_model
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    add_momentum(parser)
-    args = parser.parse_args()
+    args = parse_with_momentum(__doc__)
     bf.init()
     torch.manual_seed(args.seed + bf.rank())
-    torch.distributed.init_process_group("bluecomm")
+    # Under mpirun, the variables of torch are not set.
+    torch.distributed.init_process_group(
+        "bluecomm", rank=bf.rank(), world_size=bf.size()
+    )
     accelerator = Accelerator(cpu=True)
-    images, labels, test_images, test_labels = load_shard()
     # A rank has only its own shard, so Accelerate does not divide the data again.
-    data = DataLoader(TensorDataset(images, labels), args.batch_size, shuffle=True)
+    data, test = load_batches(args.batch_size)
     model = create_model("digits_cnn")
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum)
 
@@ -48,7 +51,7 @@ def main() -> None:
             accelerator.backward(loss)
             optimizer.step()
     with bf.averaged(model):
-        averaged = accuracy(model, test_images, test_labels)
+        averaged = accuracy(model, *test.tensors)
     report(args, model, averaged)
     accelerator.end_training()
     if torch.distributed.is_initialized():

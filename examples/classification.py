@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bluecomm as bf
+from bfrun.wording import count
 
 
 def batches_of(
@@ -83,7 +84,8 @@ def report(args: argparse.Namespace, model: nn.Module, averaged: float) -> None:
         "consensus_distance": bf.consensus_distance(model),
     }
     if bf.rank() == 0:
-        print(f"test accuracy of the averaged model: {100 * averaged:.1f} %")
+        ranks = count(bf.size(), "rank")
+        print(f"test accuracy of the average of {ranks}: {100 * averaged:.1f} %")
         if args.json:
             with open(args.json, "w") as file:
                 json.dump(result, file, indent=2)

@@ -55,6 +55,13 @@ def add_momentum(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def parse_with_momentum(description: str | None) -> argparse.Namespace:
+    """Parse the options of ``make_parser`` and ``add_momentum``."""
+    parser = make_parser(description)
+    add_momentum(parser)
+    return parser.parse_args()
+
+
 def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
     """Add ``--dist-optimizer`` and its options.
 

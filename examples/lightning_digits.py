@@ -13,13 +13,13 @@ import argparse
 import lightning
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import bluecomm as bf
 from bluecomm.lightning import BluecommStrategy
 from classification import report
-from digits import load_shard
-from dist_optimizer import add_momentum, make_parser, options_of
+from digits import load_batches
+from dist_optimizer import options_of, parse_with_momentum
 from models import create_model
 
 
@@ -50,14 +50,10 @@ class Digits(lightning.LightningModule):
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    add_momentum(parser)
-    args = parser.parse_args()
+    args = parse_with_momentum(__doc__)
     bf.init()
     torch.manual_seed(args.seed + bf.rank())
-    images, labels, test_images, test_labels = load_shard()
-    data = DataLoader(TensorDataset(images, labels), args.batch_size, shuffle=True)
-    test = TensorDataset(test_images, test_labels)
+    data, test = load_batches(args.batch_size)
     trainer = lightning.Trainer(
         accelerator="cpu",
         strategy=BluecommStrategy(**options_of(args, args.momentum)),

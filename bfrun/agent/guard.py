@@ -24,6 +24,7 @@ from typing import Any
 from bfrun.agent import agent, kernel
 from bfrun.agent.driver_connection import PAUSED_BEAT
 from bfrun.agent.procs import kill_descendants
+from bfrun.agent.signals import IGNORED
 from bfrun.private_folder import PrivateFolder
 from bfrun.silence import SilenceTimer
 
@@ -95,7 +96,7 @@ class Guard:
     def run(self) -> int:
         """Watch until the agent ends or is silent, clean up, return an exit code."""
         signal.signal(signal.SIGTERM, self._pass_on)
-        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for ignored in IGNORED:
             signal.signal(ignored, signal.SIG_IGN)
         while self._agent_lives() and not self._silence.expired():
             self._reap()

@@ -39,7 +39,8 @@ class OutputPump:
 
     def acknowledge(self, rank: RankProcess, nbytes: int) -> None:
         """Note that the driver has shown ``nbytes`` of the rank's output."""
-        rank.unacked -= nbytes
+        # The output may be that of an earlier process of the rank.
+        rank.unacked = max(0, rank.unacked - nbytes)
         if rank.may_read:
             self.watch(rank)
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from bfrun.agent import kernel
 from bfrun.agent.procs import read_stat
+from bfrun.agent.signals import IGNORED
 from bfrun.frames.driver_to_agent import RankCommand
 
 Stream = Literal["stdout", "stderr"]
@@ -83,7 +84,7 @@ class RankProcess:
                 os.kill(os.getpid(), signal.SIGKILL)
             if cpus:
                 os.sched_setaffinity(0, cpus)
-            for ignored_by_agent in (signal.SIGINT, signal.SIGHUP):
+            for ignored_by_agent in IGNORED:
                 signal.signal(ignored_by_agent, signal.SIG_DFL)
             if file_limit is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (file_limit, hard))

@@ -11,9 +11,13 @@ import selectors
 import signal
 from typing import Any
 
+# Signals that are meant for the driver or the ranks, but that a terminal or Slurm may
+# send to all processes.
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1)
+
 
 class SignalPipe:
-    """Catches SIGCHLD and SIGTERM, and ignores signals that are meant for the driver.
+    """Catches SIGCHLD and SIGTERM, and ignores signals that are meant for others.
 
     Args:
         selector: Selector of the loop, whose keys have a function as data.
@@ -35,7 +39,7 @@ class SignalPipe:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for ignored in IGNORED:
             signal.signal(ignored, signal.SIG_IGN)
 
     def _on_sigterm(self, signum: int, frame: Any) -> None:

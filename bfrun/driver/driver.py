@@ -115,6 +115,7 @@ def _drive(
         job.membership.failures,
         leftovers,
         losses=job.membership.losses,
+        joined=job.membership.remaining,
         world_size=plan.world_size,
         interrupted_by=None if number is None else signal.Signals(number).name,
         interrupted_code=0 if number is None else 128 + number,

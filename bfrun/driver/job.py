@@ -18,7 +18,7 @@ from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
-from bfrun.driver.start_frames import start_frames
+from bfrun.driver.start_frames import StartFrames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.suspend import suspend
 from bfrun.driver.trace_collector import TraceCollector
@@ -122,18 +122,18 @@ class Job:
     def _start_ranks(self) -> None:
         ready = self._sessions[0].ready
         assert ready is not None
-        job, secret = secrets.token_hex(8), secrets.token_hex(32)
+        starts = StartFrames(
+            self._plan,
+            self._config,
+            job=secrets.token_hex(8),
+            secret=secrets.token_hex(32),
+            master_port=ready.free_port,
+        )
+        self._ranks.start_with(starts)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
             for part in self._task.frames() if self._task is not None else ():
                 session.send(part)
-            for frame in start_frames(
-                self._plan,
-                host,
-                self._config,
-                job=job,
-                secret=secret,
-                master_port=ready.free_port,
-            ):
+            for frame in starts.of_host(host):
                 session.send(frame)
 
     def _turn(self) -> None:
@@ -254,7 +254,7 @@ class Job:
         for number in self._signals.take():
             if number == self._signals.SUSPEND:
                 stop_myself()
-            else:
+            elif number != self._signals.NOTICE:  # no rank is left to be told
                 self.interrupted_by = self.interrupted_by or number
                 self._shutdown.interrupt(now)
         return self._shutdown.leaves_output(now, self.printer.taken_at)
@@ -263,6 +263,8 @@ class Job:
         for number in self._signals.take():
             if number == self._signals.SUSPEND:
                 suspend(self._sessions)
+            elif number == self._signals.NOTICE:
+                self._ranks.give_notice(signal.Signals(number).name)
             else:
                 self._interrupt(number)
 
@@ -285,6 +287,7 @@ class Job:
     def _on_output_closed(self, frame: OutputClosed) -> None:
         for stream in ("stdout", "stderr"):
             self.printer.feed(frame.rank, stream, b"")
+        self._ranks.output_closed(frame.rank)
 
     def _on_stdin_taken(self, frame: StdinTaken) -> None:
         if self._stdin is not None:

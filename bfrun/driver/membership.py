@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bfrun.frames.driver_to_rank import RankDamaged, RankFinished, RankFrozen, RankLost
@@ -35,6 +35,8 @@ class Member:
         status: Exit status of the command, negative for a signal; None before its end.
         announced: Whether the other ranks have been told of its end.
         ended: Whether the agent can report nothing more about it, such as a status.
+        stay: Number of earlier processes of the rank.
+        is_joining: Whether it has been started again and has not joined the job yet.
     """
 
     rank: int
@@ -44,6 +46,8 @@ class Member:
     status: int | None = None
     announced: bool = False
     ended: bool = False
+    stay: int = 0
+    is_joining: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Failure:
         peers: Lost ranks that the rank's error names.
         error: The error that the rank itself reported, with 0 for each number. If a
             mistake in the program is the cause, other ranks report the same one.
+        stay: Number of earlier processes of the rank when this one failed.
     """
 
     rank: int
@@ -72,6 +77,7 @@ class Failure:
     told: bool = False
     peers: tuple[int, ...] = ()
     error: str = ""
+    stay: int = 0
 
 
 @dataclass
@@ -112,19 +118,33 @@ class Membership:
 
     @property
     def remaining(self) -> list[int]:
-        """The ranks that have not failed, whether they still run or not."""
-        return [rank for rank in self.members if rank not in self._failed]
+        """The ranks that have not failed, whether they still run or not.
+
+        Ranks that have been started again count once they have joined.
+        """
+        failed = self._failed
+        return [
+            rank
+            for rank, member in self.members.items()
+            if rank not in failed and not member.is_joining
+        ]
 
     @property
     def _failed(self) -> dict[int, Failure]:
-        return {failure.rank: failure for failure in [*self.losses, *self.failures]}
+        """The failures of the ranks' last processes."""
+        return {
+            failure.rank: failure
+            for failure in [*self.losses, *self.failures]
+            if failure.stay == self.members[failure.rank].stay
+        }
 
     def outlive(self, rank: int) -> bool:
         """Decide whether the other ranks go on after the failure of a rank.
 
-        They do not if none is left, or if another rank has reported the same error,
-        because such an error is a mistake in the program. Then all failures of this
-        kind, or all failures if no rank is left, are those that end the job.
+        They do not if none is left, or if another rank, or an earlier process of this
+        one, has reported the same error, because such an error is a mistake in the
+        program. Then all failures of this kind, or all failures if no rank is left, are
+        those that end the job.
 
         Returns:
             Whether they go on; the failure is then among the losses.
@@ -139,6 +159,47 @@ class Membership:
         self.failures.remove(failure)
         self.losses.append(failure)
         return True
+
+    def fail_all(self) -> None:
+        """Make the losses that the job has survived failures that end it."""
+        self.failures[:0] = self.losses
+        self.losses = []
+
+    def respawn(self, rank: int) -> int:
+        """Note that a rank whose process has ended is started again.
+
+        Returns:
+            The number of earlier processes of the rank.
+        """
+        old = self.members[rank]
+        stay = old.stay + 1
+        self.members[rank] = Member(rank, old.host, stay=stay, is_joining=True)
+        return stay
+
+    def joined(self, rank: int) -> str:
+        """Note that a rank has joined the job, and return what to call its process."""
+        member = self.members[rank]
+        member.is_joining = False
+        return _describe(member)
+
+    def give_up(self, waiting: Collection[int] = ()) -> list[int]:
+        """Return the ranks that can no longer join, whose ends are not failures.
+
+        These are ``waiting``, and all newcomers if each rank that takes part in the job
+        has ended.
+        """
+        running = [member for member in self.members.values() if not member.ended]
+        is_over = all(member.is_joining for member in running)
+        given_up = [
+            member
+            for member in running
+            if member.is_joining
+            and not member.announced
+            and (is_over or member.rank in waiting)
+        ]
+        for member in given_up:
+            member.announced = True
+        return [member.rank for member in given_up]
 
     def command_started(self, rank: int, pid: int) -> None:
         """Note the process of a rank whose command has been started."""
@@ -172,6 +233,9 @@ class Membership:
             text += f": {said.reason}"
         # An error about a lost rank has other numbers and names on each rank.
         error = said.cause if said.peers else f"{said.cause}: {said.reason}"
+        if member.is_joining and (said.peers or said.cause == "CommunicationTimeout"):
+            # It has waited in vain, or the rank with its state was lost.
+            error = ""
         return self._lost(
             member,
             said.cause,
@@ -210,7 +274,8 @@ class Membership:
         for failures in (self.losses, self.failures):
             for index, known in enumerate(failures):
                 is_news = known.told and known.exit_code != code and not self.ending
-                if known.rank == rank and is_news:
+                is_this = (known.rank, known.stay) == (rank, self.members[rank].stay)
+                if is_this and is_news:
                     text = f"{known.text}, and {what}"
                     failures[index] = replace(known, text=text, exit_code=code)
 
@@ -252,6 +317,22 @@ class Membership:
         )
         return self._lost(member, f"frozen {seconds:.0f} s", text, 1)
 
+    def excluded(self, rank: int, cause: str, seconds: float) -> list[Change]:
+        """Note that the other ranks have agreed to go on without a rank.
+
+        Args:
+            rank: The rank, whose process may still run.
+            cause: ``stopped``, ``silent``, or anything else for a broken link.
+            seconds: For how long it has been stopped or silent.
+        """
+        member = self.members[rank]
+        what = "has lost its link to another rank"
+        if cause in ("stopped", "silent"):
+            what = f"has been {cause} for {seconds:.1f} s"
+        else:
+            cause = "cut off"
+        return self._lost(member, cause, f"{_describe(member)} {what}", 1)
+
     def agent_lost(self, ranks: Sequence[int], reason: str) -> list[Change]:
         """Note that the agent of some ranks is lost, and with it these ranks."""
         frames: list[Change] = []
@@ -267,7 +348,7 @@ class Membership:
         if member.announced:
             return []
         member.announced = True
-        frame = RankFinished(rank=member.rank, host=member.host)
+        frame = RankFinished(rank=member.rank, host=member.host, stay=member.stay)
         if member.said_goodbye:
             return [frame]
         text = f"rank {member.rank} on {member.host} had finished (exit 0)"
@@ -292,9 +373,28 @@ class Membership:
             return []
         at_s = self.clock() - self.started
         self.failures.append(
-            Failure(member.rank, cause, text, exit_code, at_s, hint, told, peers, error)
+            Failure(
+                member.rank,
+                cause,
+                text,
+                exit_code,
+                at_s,
+                hint,
+                told,
+                peers,
+                error,
+                member.stay,
+            )
         )
-        return [RankLost(rank=member.rank, host=member.host, cause=cause, text=text)]
+        return [
+            RankLost(
+                rank=member.rank,
+                host=member.host,
+                cause=cause,
+                text=text,
+                stay=member.stay,
+            )
+        ]
 
 
 def _describe(member: Member) -> str:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bfrun.config import LaunchConfig
+from bfrun.driver.admissions import Admissions
 from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import Change, Membership
 from bfrun.driver.record_table import RecordTable
+from bfrun.driver.respawn import Respawns
 from bfrun.driver.shutdown import EXIT_S, Shutdown
 from bfrun.driver.stall_tracker import StallTracker
+from bfrun.driver.start_frames import StartFrames
 from bfrun.errors import ProtocolError
 from bfrun.frames.agent_to_driver import (
     FromRank,
@@ -25,17 +28,30 @@ from bfrun.frames.agent_to_driver import (
     RankVanished,
 )
 from bfrun.frames.driver_to_agent import Inspect, SignalRanks
-from bfrun.frames.driver_to_rank import QueryPending, RankDamaged, RankFrozen, RankLost
+from bfrun.frames.driver_to_rank import (
+    QueryPending,
+    RankDamaged,
+    RankFrozen,
+    RankLost,
+    StopNotice,
+)
 from bfrun.frames.frame import Frame, decode
 from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import (
     RANK_TO_DRIVER,
+    Admits,
+    AskToJoin,
     Failing,
     Goodbye,
+    Joined,
+    JoinReady,
+    JoinRecord,
     Pending,
     Publish,
+    RankExcluded,
     Result,
     Stall,
+    StopRequest,
     ThreadFailed,
 )
 from bfrun.plan import LaunchPlan
@@ -72,9 +88,15 @@ class RankSupervisor:
         self._config = config
         self._size = plan.world_size
         self._ends = False  # a failure ends the job
+        self._has_given_notice = False
+        # Since when fewer ranks are left than the user wants.
+        self._too_few_since: float | None = None
         # When the processes of lost ranks are killed, by rank.
         self._kill_at: dict[int, float] = {}
         self._records = RecordTable(plan.world_size, config.start_timeout_s)
+        self._admissions = Admissions(plan.world_size)
+        self._respawns = Respawns() if config.respawn else None
+        self._starts: StartFrames | None = None
         self._stalls = StallTracker(hosts)
         self.handlers: dict[type[Frame], Callable[[Any], None]] = {
             RankStarted: self._on_started,
@@ -92,6 +114,9 @@ class RankSupervisor:
         """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
         self._kill_lost(now)
+        self._count(now)
+        if self._respawns is not None:
+            self._respawn(self._respawns, now)
         if not self._stalls.asked:
             return
         members = self.membership.members.values()
@@ -107,7 +132,16 @@ class RankSupervisor:
             reason: Why the agent is lost.
             noticed_after_s: Seconds since then.
         """
+        if self._respawns is not None:
+            self._respawns.is_closed = True  # nobody can start these ranks again
         self._announce(self.membership.agent_lost(ranks, reason), noticed_after_s)
+
+    def give_notice(self, why: str) -> None:
+        """Tell all ranks, once, that the job will be ended soon."""
+        if not self._has_given_notice:
+            self._has_given_notice = True
+            self._router.to_all_ranks(StopNotice())
+            self._say(f"bfrun: {why}: told all ranks that the job will be ended soon")
 
     def _announce(
         self, changes: Sequence[Change], noticed_after_s: float = 0.0
@@ -120,8 +154,11 @@ class RankSupervisor:
                 continue
             if isinstance(frame, RankLost):
                 self._on_lost(frame, noticed_after_s)
+            elif self._respawns is not None:
+                self._respawns.is_closed = True  # its slot stays empty
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
+            self._router.answer(self._admissions.ended(frame.rank))
 
     def _on_lost(self, frame: RankLost, noticed_after_s: float) -> None:
         """Let the other ranks go on without a rank, or start the end of the job."""
@@ -138,6 +175,9 @@ class RankSupervisor:
             rest = f"the job goes on with {left} of {self._size} ranks"
             self._say(f"bfrun: {frame.text}; {rest}")
             self._kill_at[frame.rank] = now + EXIT_S
+            respawns = self._respawns
+            if respawns is not None and (why := respawns.lost(frame.rank, now)):
+                self._say(f"bfrun: {why}")
             return
         if told:
             self._shutdown.expect(frame.rank, now)
@@ -146,6 +186,23 @@ class RankSupervisor:
         if not self._ends:
             self._ends = True
             self._say(f"bfrun: {frame.text}; ending the other ranks")
+
+    def _count(self, now: float) -> None:
+        """End the job if too few ranks have been left for too long."""
+        least, limit_s = self._config.min_np or 1, self._config.elastic_timeout_s
+        left = len(self.membership.remaining)
+        if left >= least or self._ends or self.membership.ending:
+            self._too_few_since = None
+            return
+        few = f"{left} of {self._size} ranks are left, fewer than --min-np {least}"
+        if self._too_few_since is None:
+            self._too_few_since = now
+            self._say(f"bfrun: {few}; the job ends if that lasts for {limit_s:g} s")
+        elif now - self._too_few_since >= limit_s:
+            self._ends = True
+            self._say(f"bfrun: {few}, for {limit_s:g} s; ending the other ranks")
+            self.membership.fail_all()
+            self._shutdown.fail(now)
 
     def _kill_lost(self, now: float) -> None:
         """Kill processes of lost ranks that have not ended in time."""
@@ -157,16 +214,59 @@ class RankSupervisor:
                 frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
                 self._router.to_agent_of(rank, frame)
 
+    # Ranks that are started again
+
+    def start_with(self, starts: StartFrames) -> None:
+        """Take the frames with which ranks are started again."""
+        self._starts = starts
+
+    def output_closed(self, rank: int) -> None:
+        """Note that all output of a rank's last process has been received."""
+        if self._respawns is not None:
+            self._respawns.has_ended(rank)
+
+    def _respawn(self, respawns: Respawns, now: float) -> None:
+        """Start the ranks that are due again, and end those that can no longer join."""
+        waiting = self._admissions.waiting if respawns.is_closed else ()
+        for rank in self.membership.give_up(waiting):
+            frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
+            self._router.to_agent_of(rank, frame)
+        if self._ends or self.membership.ending or not self._admissions.is_possible:
+            return
+        for rank in respawns.due(now):
+            if self.membership.members[rank].ended and self._starts is not None:
+                respawns.started(rank)
+                self._kill_at.pop(rank, None)
+                if self._task is not None:
+                    self._task.forget(rank)
+                stay = self.membership.respawn(rank)
+                self._admissions.respawned(rank, stay)
+                self._say(f"bfrun: starting rank {rank} again")
+                self._router.to_agent_of(rank, self._starts.again(rank, stay))
+
+    def _on_moved(self, rank: int, said: Joined) -> None:
+        has_joined, answers = self._admissions.moved(rank, said.generation)
+        if has_joined:
+            process = self.membership.joined(rank)
+            left = len(self.membership.remaining)
+            rest = f"the job goes on with {left} of {self._size} ranks"
+            self._say(f"bfrun: {process} has joined; {rest}")
+        self._router.answer(answers)
+
     # Reports of agents
 
     def _on_started(self, frame: RankStarted) -> None:
         self.membership.command_started(frame.rank, frame.pid)
 
     def _on_not_started(self, frame: RankNotStarted) -> None:
+        if self._respawns is not None:
+            self._respawns.is_closed = True
         self._announce(self.membership.not_started(frame.rank, frame.error))
 
     def _on_hello(self, frame: Hello) -> None:
         self.membership.hello(frame.rank, frame.pid)
+        if self._has_given_notice:  # it was not connected then
+            self._router.to_ranks([frame.rank], StopNotice())
 
     def _on_exited(self, frame: RankExited) -> None:
         self._announce(self.membership.exited(frame.rank, frame.status, frame.oom))
@@ -185,6 +285,16 @@ class RankSupervisor:
             self._announce(self.membership.frozen(frame.rank, frame.seconds))
         elif not self.membership.ending:
             self._say(f"bfrun: rank {frame.rank} runs again")
+
+    def _on_excluded(self, teller: int, said: RankExcluded) -> None:
+        """Kill a rank without which the others have agreed to go on."""
+        remaining = self.membership.remaining
+        stay = self.membership.members[said.rank].stay if said.rank in remaining else -1
+        if teller not in remaining or said.stay != stay:
+            return
+        self._announce(self.membership.excluded(said.rank, said.cause, said.seconds))
+        if said.rank in self._kill_at:
+            self._kill_at[said.rank] = 0.0
 
     def _on_inspection(self, frame: Inspection) -> None:
         self._stalls.inspected(frame.id, frame.ranks)
@@ -215,6 +325,8 @@ class RankSupervisor:
             self.membership.goodbye(rank)
         elif isinstance(said, Failing):
             self._announce(self.membership.failing(rank, said))
+        elif isinstance(said, RankExcluded):
+            self._on_excluded(rank, said)
         elif isinstance(said, ThreadFailed):
             self._announce(self.membership.damaged(rank, said.thread, said.error))
         elif isinstance(said, Stall):
@@ -222,6 +334,20 @@ class RankSupervisor:
             if query is not None:
                 self._router.to_all_ranks(QueryPending(id=query))
                 self._router.to_agents(Inspect(id=query))
+        elif isinstance(said, StopRequest):
+            self.give_notice(f"rank {rank} has got a signal")
+        elif isinstance(said, AskToJoin):
+            self._router.answer(self._admissions.asked(rank))
+        elif isinstance(said, Admits):
+            self._router.answer(self._admissions.set_willing(rank, said.willing))
+        elif isinstance(said, JoinRecord):
+            self._router.answer(
+                self._admissions.publish(rank, said.generation, said.record)
+            )
+        elif isinstance(said, JoinReady):
+            self._router.answer(self._admissions.ready(rank, said.generation))
+        elif isinstance(said, Joined):
+            self._on_moved(rank, said)
         elif isinstance(said, Pending):
             self._stalls.pending(rank, said.id, said.ops)
         elif isinstance(said, Result):

@@ -62,6 +62,7 @@ def make_verdict(
     leftovers: Leftovers,
     *,
     losses: Sequence[Failure] = (),
+    joined: Collection[int] = (),
     world_size: int = 0,
     interrupted_by: str | None = None,
     interrupted_code: int = 0,
@@ -78,6 +79,7 @@ def make_verdict(
         failures: Failures that have ended the job, in order of arrival.
         leftovers: Processes that are left on the hosts.
         losses: Failures that the job has survived, in order of arrival.
+        joined: Ranks that were never lost, or have joined again since.
         world_size: Number of ranks at the start.
         interrupted_by: Name of the signal that ended the job, if the user sent one.
         interrupted_code: Exit code in that case.
@@ -92,9 +94,10 @@ def make_verdict(
     if first is None:
         if interrupted_by is None:
             if losses:
-                left = world_size - len(losses)
+                gone = (loss.rank for loss in losses if loss.rank not in joined)
+                lost = tuple(dict.fromkeys(gone))
+                left = world_size - len(lost)
                 text = f"bfrun: finished with {left} of {count(world_size, 'rank')}"
-                lost = tuple(loss.rank for loss in losses)
                 return Verdict(0, f"{text}; {_lost(losses)}; {leftovers}", lost=lost)
             unclean = any(leftovers.left.values()) or leftovers.silent
             return Verdict(0, f"bfrun: {leftovers}" if unclean or verbose else "")

@@ -23,6 +23,8 @@ class SignalWatch:
     """
 
     SUSPEND = signal.SIGTSTP
+    # The job will be ended soon, as batch systems tell it.
+    NOTICE = signal.SIGUSR1
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe()
@@ -37,7 +39,7 @@ class SignalWatch:
             self._old_wakeup = signal.set_wakeup_fd(
                 self._write_fd, warn_on_full_buffer=False
             )
-            for number in (*_ENDING, self.SUSPEND):
+            for number in (*_ENDING, self.SUSPEND, self.NOTICE):
                 # nohup and `&` in scripts ignore signals on purpose.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._old[number] = signal.signal(number, self._note)

@@ -13,37 +13,67 @@ from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 _RANKS_PER_FRAME = 32
 
 
-def start_frames(
-    plan: LaunchPlan,
-    host: HostPlan,
-    config: LaunchConfig,
-    *,
-    job: str,
-    secret: str,
-    master_port: int,
-) -> list[Start]:
-    """Return the ``start`` frames for the agent of ``host``, in rank order.
+class StartFrames:
+    """Makes the ``start`` frames of one job.
 
     Args:
         plan: The whole job.
-        host: The agent's part of the job.
         config: Time limits, timeline, and whether rank 0 gets standard input.
         job: Id of the job, hexadecimal.
         secret: Key of the ranks' data connections, hexadecimal.
         master_port: Port that is free on the host of rank 0.
     """
-    first = plan.hosts[0].addresses
-    master = {
-        "MASTER_ADDR": first[0] if first else "127.0.0.1",
-        "MASTER_PORT": str(master_port),
-    }
 
-    def command_of(spec: ProcessSpec) -> RankCommand:
-        placement = spec.placement
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        config: LaunchConfig,
+        *,
+        job: str,
+        secret: str,
+        master_port: int,
+    ) -> None:
+        self._config = config
+        self._job = job
+        self._secret = secret
+        first = plan.hosts[0].addresses
+        self._master = {
+            "MASTER_ADDR": first[0] if first else "127.0.0.1",
+            "MASTER_PORT": str(master_port),
+        }
+        self._of_rank = {
+            spec.rank: (host, spec) for host in plan.hosts for spec in host.processes
+        }
+
+    def of_host(self, host: HostPlan) -> list[Start]:
+        """Return the frames for the agent of ``host``, in rank order."""
+        commands = [self._command(host, spec, 0) for spec in host.processes]
+        return [
+            self._start(commands[first : first + _RANKS_PER_FRAME])
+            for first in range(0, len(commands), _RANKS_PER_FRAME)
+        ]
+
+    def again(self, rank: int, stay: int) -> Start:
+        """Return the frame that starts a rank again, for the ``stay``-th time."""
+        host, spec = self._of_rank[rank]
+        return self._start([self._command(host, spec, stay)])
+
+    def _start(self, commands: list[RankCommand]) -> Start:
+        config = self._config
+        return Start(
+            job=self._job,
+            failure_timeout_s=config.failure_timeout_s,
+            link_timeout_s=config.link_timeout_s,
+            foreign_prefixes=list(FOREIGN_PREFIXES),
+            processes=commands,
+        )
+
+    def _command(self, host: HostPlan, spec: ProcessSpec, stay: int) -> RankCommand:
+        placement, config = spec.placement, self._config
         welcome = Welcome(
-            job=job,
+            job=self._job,
             epoch=0,
-            secret=secret,
+            secret=self._secret,
             host=host.host.name,
             addresses=list(host.addresses or ("127.0.0.1",)),
             rank=placement.rank,
@@ -56,26 +86,17 @@ def start_frames(
             failure_timeout_s=config.failure_timeout_s,
             trace=config.timeline_filename is not None,
             survives_losses=config.on_failure == "continue",
+            respawns=config.respawn,
+            stay=stay,
         )
         return RankCommand(
             rank=spec.rank,
             argv=list(spec.command),
             cwd=spec.cwd,
             # A killed rank would lose the output in Python's buffers.
-            env={"PYTHONUNBUFFERED": "1", **master, **spec.environment},
+            env={"PYTHONUNBUFFERED": "1", **self._master, **spec.environment},
             cpus=list(spec.cpus),
-            stdin=config.stdin and spec.rank == 0,
+            # A later process would miss the input that the first one has read.
+            stdin=config.stdin and spec.rank == 0 and stay == 0,
             welcome=welcome,
         )
-
-    processes = [command_of(spec) for spec in host.processes]
-    return [
-        Start(
-            job=job,
-            failure_timeout_s=config.failure_timeout_s,
-            link_timeout_s=config.link_timeout_s,
-            foreign_prefixes=list(FOREIGN_PREFIXES),
-            processes=processes[first : first + _RANKS_PER_FRAME],
-        )
-        for first in range(0, len(processes), _RANKS_PER_FRAME)
-    ]

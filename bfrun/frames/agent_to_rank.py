@@ -11,7 +11,11 @@ AGENT_TO_RANK = Route("agent", "rank")
 
 
 class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
-    """Answers ``hello``. The agent adds ``socket_dir`` and ``machine``."""
+    """Answers ``hello``. The agent adds ``socket_dir`` and ``machine``.
+
+    ``stay`` is the number of earlier processes of the rank. If it is not 0, this
+    process joins the running job.
+    """
 
     job: str
     epoch: int
@@ -28,6 +32,8 @@ class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
     failure_timeout_s: float
     trace: bool = False
     survives_losses: bool = False
+    respawns: bool = False
+    stay: int = 0
     socket_dir: str = ""
     machine: str = ""
 

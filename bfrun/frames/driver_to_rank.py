@@ -29,12 +29,16 @@ class RecordsMissing(Frame, kind="missing", route=DRIVER_TO_RANK):
 
 
 class RankLost(Frame, kind="lost", route=DRIVER_TO_RANK):
-    """A rank has failed. Operations that wait for it fail with ``text``."""
+    """A rank has failed. Operations that wait for it fail with ``text``.
+
+    ``stay`` says which of the rank's processes has failed.
+    """
 
     rank: int
     host: str
     cause: str
     text: str
+    stay: int = 0
 
 
 class RankFinished(Frame, kind="finished", route=DRIVER_TO_RANK):
@@ -47,6 +51,7 @@ class RankFinished(Frame, kind="finished", route=DRIVER_TO_RANK):
     host: str
     cause: str = ""
     text: str = ""
+    stay: int = 0
 
 
 class RankFrozen(Frame, kind="frozen", route=DRIVER_TO_RANK):
@@ -66,6 +71,10 @@ class RankDamaged(Frame, kind="damaged", route=DRIVER_TO_RANK):
     text: str
 
 
+class StopNotice(Frame, kind="stop_notice", route=DRIVER_TO_RANK):
+    """The job will be ended soon. Ranks that ask stop at the same step."""
+
+
 class QueryPending(Frame, kind="query_pending", route=DRIVER_TO_RANK):
     """Asks for the rank's outstanding operations; ``pending`` answers it."""
 
@@ -77,3 +86,37 @@ class StallTable(Frame, kind="stall_report", route=DRIVER_TO_RANK):
 
     op: str
     ranks: dict[str, RankSnapshot]
+
+
+class Invite(Frame, kind="invite", route=DRIVER_TO_RANK):
+    """Asks ranks and newcomers to make the next generation; ``join_record`` answers.
+
+    ``stays`` is the ``stay`` of each rank's process in that generation.
+    """
+
+    generation: int
+    newcomers: list[int]
+    stays: list[int]
+
+
+class JoinTable(Frame, kind="join_table", route=DRIVER_TO_RANK):
+    """Ends the rendezvous of a generation, with the records of all ranks in order."""
+
+    generation: int
+    records: list[Any]
+
+
+class JoinOpen(Frame, kind="join_open", route=DRIVER_TO_RANK):
+    """All ranks and newcomers of a generation are ready, so they may change to it."""
+
+    generation: int
+
+
+class JoinCancelled(Frame, kind="join_cancelled", route=DRIVER_TO_RANK):
+    """The ranks will not change to this generation.
+
+    Newcomers get another invitation.
+    """
+
+    generation: int
+    text: str

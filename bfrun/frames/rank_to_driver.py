@@ -45,6 +45,19 @@ class ThreadFailed(Frame, kind="thread_failed", route=RANK_TO_DRIVER):
     error: str
 
 
+class RankExcluded(Frame, kind="excluded", route=RANK_TO_DRIVER):
+    """The ranks have agreed to go on without a rank that may still run.
+
+    It has been ``stopped`` or ``silent`` for these seconds, or its link to another rank
+    is ``broken``. The driver kills it.
+    """
+
+    rank: int
+    cause: str
+    seconds: float
+    stay: int = 0
+
+
 class Stall(Frame, kind="stall", route=RANK_TO_DRIVER):
     """The rank has waited long in an operation, and asks what all ranks are doing."""
 
@@ -58,8 +71,44 @@ class Pending(Frame, kind="pending", route=RANK_TO_DRIVER):
     ops: list[OutstandingOperation]
 
 
+class StopRequest(Frame, kind="stop_request", route=RANK_TO_DRIVER):
+    """The rank has been told that it will be ended soon; ``stop_notice`` follows."""
+
+
 class Result(Frame, kind="result", route=RANK_TO_DRIVER):
     """A part of the pickled result of the call of ``bfrun.run``, in base64."""
 
     data: str
     last: bool
+
+
+class Admits(Frame, kind="admits", route=RANK_TO_DRIVER):
+    """The rank can now let newcomers into the job, or can no longer do so."""
+
+    willing: bool
+
+
+class AskToJoin(Frame, kind="ask_to_join", route=RANK_TO_DRIVER):
+    """A newcomer waits for an ``invite``."""
+
+
+class JoinRecord(Frame, kind="join_record", route=RANK_TO_DRIVER):
+    """Answers ``invite``: the rank's record for the rendezvous of a generation."""
+
+    generation: int
+    record: Any
+
+
+class JoinReady(Frame, kind="join_ready", route=RANK_TO_DRIVER):
+    """The rank has met the others of a generation.
+
+    A newcomer is then ready to take over the state of another rank.
+    """
+
+    generation: int
+
+
+class Joined(Frame, kind="joined", route=RANK_TO_DRIVER):
+    """The rank has changed to a generation."""
+
+    generation: int

@@ -62,6 +62,35 @@ def refuse_survival(config: LaunchConfig, launcher: str) -> None:
         )
 
 
+def check_failures(config: LaunchConfig) -> None:
+    """Raise unless the options for failures go together.
+
+    Raises:
+        LaunchError: ``--min-np`` or ``--respawn`` was given without ``--on-failure
+            continue``, ``--min-np`` is not between 1 and the number of ranks, or
+            ``--respawn`` was given with a timeline.
+    """
+    given = {"--min-np": config.min_np is not None, "--respawn": config.respawn}
+    if any(given.values()) and config.on_failure != "continue":
+        name = next(name for name, is_given in given.items() if is_given)
+        raise LaunchError(
+            f"{name} is for jobs that go on after a failure, but by default the first "
+            "failure ends the job; add --on-failure continue"
+        )
+    if config.min_np is not None:
+        most = config.world_size
+        if config.min_np < 1 or (most is not None and config.min_np > most):
+            raise LaunchError(
+                "--min-np must be at least 1 and at most the number of ranks"
+                f"{'' if most is None else f' ({most})'}, got {config.min_np}"
+            )
+    if config.respawn and config.timeline_filename is not None:
+        raise LaunchError(
+            "--respawn does not go with a timeline yet, which has one process for each "
+            "rank; leave one of the two out"
+        )
+
+
 def _choose_slurm(config: LaunchConfig, environ: Mapping[str, str]) -> Choice:
     refuse_survival(config, "slurm")
     allocation = read_allocation(environ)

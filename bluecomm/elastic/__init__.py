@@ -1,37 +1,32 @@
-"""Jobs that go on without lost ranks: who is left, and what has happened.
+"""Jobs that go on without lost ranks, and states from which training goes on.
 
 ``bfrun --on-failure continue`` lets the other ranks train on when one fails;
-docs/survival.md says which algorithms do.
+docs/survival.md lists the algorithms that can. With the names of
+``horovod.torch.elastic`` a script adapts to such changes, starts again from its last
+commit, and stops before the job is ended; docs/elastic.md describes them.
 """
 
 from __future__ import annotations
 
-from bluecomm.runtime import current_process
+from bluecomm.elastic.events import events, members
+from bluecomm.elastic.notice import should_stop
+from bluecomm.elastic.restart import run
+from bluecomm.elastic.sampler import ElasticSampler
+from bluecomm.elastic.state import HostsUpdatedInterrupt, ObjectState, State
+from bluecomm.elastic.torch_state import TorchState
+from bluecomm.errors import HorovodInternalError
 from bluecomm.runtime.members import MemberEvent
 
-__all__ = ["MemberEvent", "events", "members"]
-
-
-def events() -> list[MemberEvent]:
-    """Return the changes of the ranks that train together, as this rank knows them.
-
-    The list is empty unless the job was started with ``bfrun --on-failure continue``.
-
-    Raises:
-        NotInitializedError: ``init`` has not been called.
-    """
-    return current_process().communicator.world.members.events
-
-
-def members() -> list[int]:
-    """Return the ranks that are left, ascending.
-
-    The report of a loss reaches the ranks at different times, so two ranks may get
-    different lists for a moment. For operations among the ranks that are left, each of
-    them makes ``bf.ProcessSet(event.left)`` of the same event ``"regrouped"``, which
-    all of them get in the same round.
-
-    Raises:
-        NotInitializedError: ``init`` has not been called.
-    """
-    return list(current_process().communicator.world.members.left)
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "MemberEvent",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "events",
+    "members",
+    "run",
+    "should_stop",
+]

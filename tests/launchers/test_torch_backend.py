@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.launchers.support import findings, run_launcher
-from tests.support.deadlines import DEADLINE_S
 from tests.support.entry_points import install_entry_points
 from tests.support.launch import ROOT
+from tests.support.plain_ranks import run_ranks_of_env
+from tests.support.ports import held_port
 
 pytestmark = pytest.mark.launchers
 
@@ -36,42 +35,11 @@ def environ(tmp_path_factory):
     return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def run_by_hand(words, environ):
-    """Run two ranks, and return what they printed.
-
-    Args:
-        words: Arguments of Python, for each rank.
-        environ: Variables of both.
-    """
-    env = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(RANKS),
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *words(rank)],
-            env={**os.environ, **environ, **env, "RANK": str(rank)},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [rank.communicate(timeout=DEADLINE_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, said
-    return [json.loads(out) for out, _ in said]
+    """Run two ranks, and return what they printed; see ``run_ranks_of_env``."""
+    done = run_ranks_of_env(RANKS, words, environ)
+    assert [one.returncode for one in done] == [0] * RANKS, done
+    return [json.loads(one.stdout) for one in done]
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +69,6 @@ def test_a_script_of_torch_needs_one_other_word(launcher, groups, environ, by_gl
 
 
 def test_each_way_to_name_a_store(environ, by_gloo, tmp_path):
-    ports = [free_port(), free_port()]
-
     def words(rank):
         told = {"rank": rank, "world_size": RANKS}
         groups = [
@@ -114,7 +80,10 @@ def test_each_way_to_name_a_store(environ, by_gloo, tmp_path):
         ]
         return ["-m", SCRIPT, "cpu:bluecomm", *map(json.dumps, groups)]
 
-    check_trained(run_by_hand(words, environ), by_gloo, groups=5)
+    with held_port() as one, held_port() as other:
+        ports = [one, other]
+        found = run_by_hand(words, environ)
+    check_trained(found, by_gloo, groups=5)
     # No secret is left beside the files.
     assert not [path for path in Path(tmp_path).iterdir() if "secret" in path.name]
 

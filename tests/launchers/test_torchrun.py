@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launchers.elastic_script import KILLED_AT, TERMINATED_AT
 from tests.launchers.support import (
     check_operations,
     findings,
@@ -110,3 +111,22 @@ def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = [f"[{rank}] [[0.5, 0.5]]" for rank in range(2)]
     assert sorted(done.stdout.splitlines()) == expected
+
+
+def test_a_training_goes_on_from_its_newest_commit_and_stops_in_time(tmp_path):
+    options = ["--nproc-per-node", "2", "--max-restarts", "1"]
+    module = ["-m", "tests.launchers.elastic_script", str(tmp_path)]
+    done = run_launcher([*TORCHRUN, *options, *module])
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = findings(done)
+    # Rank 0 may have made the commit in which rank 1 was missing, or not.
+    (begun,) = {tuple(one["begun"]) for one in found}
+    assert begun[0] in (KILLED_AT - 1, KILLED_AT)
+    (sums,) = {tuple(one["sums"]) for one in found}
+    assert len(sums) == TERMINATED_AT
+    assert begun[1] == sum(sums[: begun[0]])
+    # They stay for the next job, as this one was told to stop.
+    assert [one["files"] for one in found] == [
+        [f"commit-{TERMINATED_AT}-rank-0.pt"],
+        [],
+    ]

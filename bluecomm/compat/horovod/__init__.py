@@ -16,6 +16,7 @@ from bluecomm.basics import (
     shutdown,
     size,
 )
+from bluecomm.compat.horovod import elastic
 from bluecomm.compat.horovod.allreduce import (
     allreduce,
     allreduce_,
@@ -116,6 +117,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

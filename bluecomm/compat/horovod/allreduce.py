@@ -15,12 +15,19 @@ from bluecomm.compat.horovod.process_sets import (
     global_process_set,
 )
 from bluecomm.compat.horovod.reduction import Reduction
+from bluecomm.compat.horovod.unfit_calls import refuse_unfit, refuse_unfit_as
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops import allreduce as _allreduce
 from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
-from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
+from bluecomm.ops.refusal import refusing
+from bluecomm.ops.sparse_allreduce import (
+    refused_sparse_allreduce,
+    sparse_allreduce_nonblocking,
+)
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import MappedHandle
+
+_refuse_unfit = refuse_unfit("allreduce")
 
 
 def _reduction(
@@ -32,11 +39,12 @@ def _reduction(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> Reduction:
-    if average is not None and op is not None:
-        raise ValueError("pass either average or op, not both")
+    comm = named_communicator("allreduce", name, process_set)
     if op is None:
         op = Sum if average is False else Average
-    comm = named_communicator("allreduce", name, process_set)
+    elif average is not None:
+        with refusing(comm, "allreduce", name, ("allreduce", "")):
+            raise ValueError("pass either average or op, not both")
     return Reduction(tensor, op, name, prescale_factor, postscale_factor, comm)
 
 
@@ -45,6 +53,7 @@ def _start_truncated_in_place(reduction: Reduction) -> Handle[torch.Tensor]:
     return MappedHandle(handle, reduction.tensor.copy_)
 
 
+@_refuse_unfit
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -60,6 +69,7 @@ def allreduce_async(
     return reduction.start(_allreduce.allreduce_nonblocking)
 
 
+@_refuse_unfit
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -77,6 +87,7 @@ def allreduce_async_(
     return reduction.run(_allreduce.allreduce_nonblocking_)
 
 
+@_refuse_unfit
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -95,6 +106,7 @@ def allreduce(
     return reduction.run(_allreduce.allreduce, compression=compression)
 
 
+@_refuse_unfit
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -112,6 +124,7 @@ def allreduce_(
     return reduction.run(_allreduce.allreduce_)
 
 
+@refuse_unfit_as(refused_sparse_allreduce)
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str,

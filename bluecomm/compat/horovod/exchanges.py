@@ -17,16 +17,19 @@ from bluecomm.compat.horovod.process_sets import (
     communicator_of,
     global_process_set,
 )
+from bluecomm.compat.horovod.unfit_calls import refuse_unfit, refuse_unfit_as
 from bluecomm.ops import allgather as _allgather
 from bluecomm.ops import alltoall as _alltoall
 from bluecomm.ops import barrier as _barrier
 from bluecomm.ops import broadcast as _broadcast
 from bluecomm.ops import objects
+from bluecomm.ops.unfit_calls import first_named
 from bluecomm.runtime import Handle
 
 Splits = Sequence[int] | torch.Tensor
 
 
+@refuse_unfit("allgather")
 def allgather_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -38,6 +41,7 @@ def allgather_async(
     return _allgather.allgather_nonblocking(tensor, name, comm)
 
 
+@refuse_unfit("allgather")
 def allgather(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -48,6 +52,7 @@ def allgather(
     return _allgather.allgather(scale_gradient(tensor, 1 / comm.size), name, comm)
 
 
+@refuse_unfit("broadcast")
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -60,6 +65,7 @@ def broadcast_async(
     return _broadcast.broadcast_nonblocking(tensor, root_rank, name, comm)
 
 
+@refuse_unfit("broadcast")
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -72,6 +78,7 @@ def broadcast(
     return _broadcast.broadcast(tensor, root_rank, name, comm)
 
 
+@refuse_unfit("broadcast")
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -83,6 +90,7 @@ def broadcast_async_(
     return _broadcast.broadcast_nonblocking_(tensor, root_rank, name, comm)
 
 
+@refuse_unfit("broadcast")
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -94,6 +102,7 @@ def broadcast_(
     return _broadcast.broadcast_(tensor, root_rank, name, comm)
 
 
+@refuse_unfit("alltoall")
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -105,6 +114,7 @@ def alltoall_async(
     return _alltoall.alltoall_nonblocking(tensor, splits, name, comm)
 
 
+@refuse_unfit("alltoall")
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -116,11 +126,13 @@ def alltoall(
     return _alltoall.alltoall(tensor, splits, name, comm)
 
 
+@refuse_unfit("barrier")
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set has called this function."""
     _barrier.barrier(communicator_of(process_set))
 
 
+@refuse_unfit_as(first_named("broadcast_object", *objects.OF_BROADCAST))
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -132,6 +144,7 @@ def broadcast_object(
     return objects.broadcast_object(obj, root_rank, name, process_set=comm)
 
 
+@refuse_unfit_as(first_named("allgather_object", *objects.OF_ALLGATHER))
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return all ranks' objects, in order of rank."""
     return objects.allgather_object(obj, name)

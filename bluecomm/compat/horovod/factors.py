@@ -21,7 +21,7 @@ _SHORT = (torch.float32, torch.float16, torch.bfloat16)
 
 def rounded(factor: float, tensor: torch.Tensor) -> float:
     """Return the factor by which Horovod multiplies a tensor of this type."""
-    if factor == 1.0 or tensor.dtype not in _SHORT:
+    if factor == 1.0 or getattr(tensor, "dtype", None) not in _SHORT:
         return factor
     return ctypes.c_float(factor).value
 

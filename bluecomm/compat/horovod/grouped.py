@@ -14,14 +14,17 @@ from bluecomm.compat.horovod.process_sets import (
     global_process_set,
 )
 from bluecomm.compat.horovod.reducescatter import reducescatter_async
-from bluecomm.compression import Compression, Compressor
+from bluecomm.compat.horovod.unfit_calls import refuse_unfit_group
+from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
-from bluecomm.ops.tensor_groups import start_group
+from bluecomm.ops.refusal import refuse
+from bluecomm.ops.tensor_groups import refused_group, start_group
 from bluecomm.runtime import Handle
 
 Tensors = Sequence[torch.Tensor]
 
 
+@refuse_unfit_group("allgather")
 def grouped_allgather_async(
     tensors: Tensors,
     name: str | None = None,
@@ -37,6 +40,7 @@ def grouped_allgather_async(
     )
 
 
+@refuse_unfit_group("allgather")
 def grouped_allgather(
     tensors: Tensors,
     name: str | None = None,
@@ -46,6 +50,7 @@ def grouped_allgather(
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
+@refuse_unfit_group("allreduce")
 def grouped_allreduce_async(
     tensors: Tensors,
     average: bool | None = None,
@@ -66,6 +71,7 @@ def grouped_allreduce_async(
     )
 
 
+@refuse_unfit_group("allreduce")
 def grouped_allreduce_async_(
     tensors: Tensors,
     average: bool | None = None,
@@ -86,6 +92,7 @@ def grouped_allreduce_async_(
     )
 
 
+@refuse_unfit_group("allreduce")
 def grouped_allreduce(
     tensors: Tensors,
     average: bool | None = None,
@@ -99,12 +106,16 @@ def grouped_allreduce(
     """Return the reductions of several tensors over all ranks."""
     more = (op, prescale_factor, postscale_factor, process_set)
     return _compressed(
+        "allreduce",
         tensors,
+        name,
         compression,
+        process_set,
         lambda sent: grouped_allreduce_async(sent, average, name, *more),
     )
 
 
+@refuse_unfit_group("allreduce")
 def grouped_allreduce_(
     tensors: Tensors,
     average: bool | None = None,
@@ -120,6 +131,7 @@ def grouped_allreduce_(
     ).wait()
 
 
+@refuse_unfit_group("reducescatter")
 def grouped_reducescatter_async(
     tensors: Tensors,
     name: str | None = None,
@@ -139,6 +151,7 @@ def grouped_reducescatter_async(
     )
 
 
+@refuse_unfit_group("reducescatter")
 def grouped_reducescatter(
     tensors: Tensors,
     name: str | None = None,
@@ -151,19 +164,32 @@ def grouped_reducescatter(
     """Return this rank's rows of the reductions of several tensors."""
     more = (op, process_set, prescale_factor, postscale_factor)
     return _compressed(
+        "reducescatter",
         tensors,
+        name,
         compression,
+        process_set,
         lambda sent: grouped_reducescatter_async(sent, name, *more),
     )
 
 
 def _compressed(
+    kind: str,
     tensors: Tensors,
+    name: str | None,
     compression: type[Compressor],
+    process_set: ProcessSet,
     start: Callable[[Tensors], Handle[list[torch.Tensor]]],
 ) -> list[torch.Tensor]:
     """Return the results of an operation that sends the tensors compressed."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    try:
+        compress = check_compressor(compression).compress
+        pairs = [compress(tensor) for tensor in tensors]
+    except Exception as error:
+        comm = communicator_of(process_set)
+        refused = refused_group(kind)(comm, {"tensors": tensors, "name": name})
+        refuse(comm, refused, error)
+        raise
     results = start([sent for sent, _ in pairs]).wait()
     return [
         compression.decompress(result, context)

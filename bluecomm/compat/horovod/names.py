@@ -20,7 +20,7 @@ def named_communicator(
             ended on this rank. Also as in ``communicator_of``.
     """
     comm = communicator_of(process_set)
-    if name is not None and comm.world.engine.is_in_flight(kind, comm.group_id, name):
+    if name is not None and comm.is_in_flight(kind, name):
         error = ValueError(
             f"{kind} {name!r} on rank {comm.world.rank}: an operation of this name is "
             "in flight; wait for it first, or use another name"

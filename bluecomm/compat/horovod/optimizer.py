@@ -15,8 +15,12 @@ from bluecomm.compat.horovod.process_sets import (
     communicator_of,
     global_process_set,
 )
+from bluecomm.compat.horovod.unfit_calls import refuse_unfit_as
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
+from bluecomm.ops.unfit_calls import first
+from bluecomm.optim.agreement import FIRST_OPERATION
+from bluecomm.optim.distributed_optimizer import refused_optimizer
 from bluecomm.optim.optimizer_state import (
     broadcast_optimizer_state as _broadcast_optimizer_state,
 )
@@ -53,6 +57,7 @@ class HorovodOptimizer(Distributed):
     step.hooked = True  # type: ignore[attr-defined]
 
 
+@refuse_unfit_as(refused_optimizer)
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | nn.Module | None = None,
@@ -105,6 +110,7 @@ def _make_sparse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 parameter.grad = parameter.grad.to_sparse(1)
 
 
+@refuse_unfit_as(first("broadcast_optimizer_state", FIRST_OPERATION))
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -121,7 +127,8 @@ def broadcast_optimizer_state(
         model: Ignored. Horovod runs a step with it to make the state.
     """
     del model
-    if not optimizer.state_dict()["state"]:
+    is_optimizer = isinstance(optimizer, torch.optim.Optimizer)
+    if is_optimizer and not optimizer.state_dict()["state"]:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and parameter.grad is None:

@@ -10,14 +10,24 @@ import torch
 
 from bluecomm.compat.horovod.gradients import scale_gradient
 from bluecomm.compat.horovod.names import named_communicator
-from bluecomm.compat.horovod.process_sets import ProcessSet, global_process_set
+from bluecomm.compat.horovod.process_sets import (
+    ProcessSet,
+    communicator_of,
+    global_process_set,
+)
 from bluecomm.compat.horovod.reduction import Reduction
-from bluecomm.compression import Compression, Compressor
+from bluecomm.compat.horovod.unfit_calls import refuse_unfit
+from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
+from bluecomm.ops.refusal import refusing
 from bluecomm.runtime import Handle
 
+_KIND = "reducescatter"
+_refuse_unfit = refuse_unfit(_KIND)
 
+
+@_refuse_unfit
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -27,9 +37,10 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle[torch.Tensor]:
     """Start ``reducescatter`` and return a handle at once."""
-    if op is Adasum:
-        raise NotImplementedError("reducescatter: op=Adasum is for allreduce only")
-    comm = named_communicator("reducescatter", name, process_set)
+    comm = named_communicator(_KIND, name, process_set)
+    with refusing(comm, _KIND, name, (_KIND, "")):
+        if op is Adasum:
+            raise NotImplementedError("reducescatter: op=Adasum is for allreduce only")
     return Reduction(
         scale_gradient(tensor, comm.size),
         op,
@@ -40,6 +51,7 @@ def reducescatter_async(
     ).start(reducescatter_nonblocking)
 
 
+@_refuse_unfit
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -50,7 +62,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks."""
-    sent, context = compression.compress(tensor)
+    comm = communicator_of(process_set)
+    with refusing(comm, _KIND, name, (_KIND, "")):
+        sent, context = check_compressor(compression).compress(tensor)
     handle = reducescatter_async(
         sent, name, op, process_set, prescale_factor, postscale_factor
     )

@@ -47,6 +47,36 @@ def test_launchers_that_end_jobs_are_refused(launcher, environ, monkeypatch, cap
     assert text in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--respawn"], "--respawn is for jobs that go on after a failure"),
+        (["--min-np", "2"], "--min-np is for jobs that go on after a failure"),
+        (
+            ["--on-failure", "continue", "--min-np", "3"],
+            r"--min-np must be at least 1 and at most the number of ranks (2), got 3",
+        ),
+        (
+            ["--on-failure", "continue", "--min-np", "0"],
+            r"--min-np must be at least 1 and at most the number of ranks (2), got 0",
+        ),
+        (
+            ["--on-failure=continue", "--respawn", "--timeline-filename", "t.json"],
+            "--respawn does not go with a timeline yet",
+        ),
+    ],
+)
+def test_options_for_failures_that_do_not_go_together(options, text, capfd):
+    assert bfrun.cli.main([*options, "-np", "2", "true"]) == 1
+    assert text in capfd.readouterr().err
+
+
+def test_min_np_may_not_exceed_the_ranks_that_the_hosts_hold(capfd):
+    options = ["--on-failure", "continue", "--min-np", "3", "-H", "localhost:2"]
+    assert bfrun.cli.main([*options, "true"]) == 1
+    assert "at most the number of ranks (2), got 3" in capfd.readouterr().err
+
+
 def test_defaults(parse):
     assert parse("-np", "4", "python", "x.py") == LaunchConfig(
         command=("python", "x.py"), world_size=4

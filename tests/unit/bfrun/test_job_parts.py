@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bfrun
 from bfrun.config import LaunchConfig
-from bfrun.driver.start_frames import start_frames
+from bfrun.driver.start_frames import StartFrames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.frames.driver_to_agent import StdinData
 from bfrun.frames.rank_to_driver import Result
@@ -23,9 +23,8 @@ def test_the_version_is_that_of_the_project():
 
 def frames_of(config, environ):
     plan = make_plan(config, {LOCALHOST: HostFacts((0, 1))}, environ)
-    return start_frames(
-        plan, plan.hosts[0], config, job="ab", secret="cd", master_port=77
-    )
+    frames = StartFrames(plan, config, job="ab", secret="cd", master_port=77)
+    return frames.of_host(plan.hosts[0])
 
 
 def test_many_ranks_come_in_several_frames():
@@ -89,4 +88,14 @@ def test_a_result_counts_when_its_last_part_has_come():
     assert task.result(1) is None
     task.take(1, Result(data=base64.b64encode(b"c").decode(), last=True))
     assert task.result(1) == b"abc"
+    assert task.result(0) is None
+
+
+def test_the_result_of_a_rank_that_is_started_again_begins_anew():
+    task = Task(b"")
+    task.take(0, Result(data="YQ==", last=False))
+    task.forget(0)
+    task.take(0, Result(data="Yg==", last=True))
+    assert task.result(0) == b"b"
+    task.forget(0)
     assert task.result(0) is None

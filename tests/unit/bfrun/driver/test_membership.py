@@ -245,3 +245,83 @@ def test_the_exit_status_completes_a_loss(members):
     assert members.outlive(1)
     members.exited(1, -11)
     assert members.losses[0].text.endswith("and was killed by SIGSEGV")
+
+
+def test_an_excluded_rank_is_lost_once(members):
+    (lost,) = members.excluded(1, "stopped", 0.43)
+    assert lost.cause == "stopped"
+    assert lost.text == "rank 1 on a (pid 101) has been stopped for 0.4 s"
+    assert members.excluded(1, "stopped", 0.5) == []
+    assert members.exited(1, -9) == []
+    (lost,) = members.excluded(2, "broken", 0.0)
+    assert lost.cause == "cut off"
+    assert lost.text == "rank 2 on b (pid 102) has lost its link to another rank"
+
+
+def lose(members, rank, **said):
+    """Lose a rank, whose process ends, and return whether the job goes on."""
+    members.failing(rank, failing(**said))
+    members.exited(rank, 1)
+    return members.outlive(rank)
+
+
+def test_a_rank_that_is_started_again_counts_once_it_has_joined(members):
+    assert lose(members, 1)
+    assert members.respawn(1) == 1
+    members.hello(1, 201)
+    assert members.remaining == [0, 2]
+    assert members.joined(1) == "rank 1 on a (pid 201)"
+    assert members.remaining == [0, 1, 2]
+    assert [failure.stay for failure in members.losses] == [0]
+
+
+def test_a_newcomer_may_be_lost_itself(members):
+    assert lose(members, 1)
+    members.respawn(1)
+    (frame,) = members.exited(1, -9)
+    assert (frame.rank, frame.stay) == (1, 1)
+    assert members.outlive(1)
+    assert [failure.stay for failure in members.losses] == [0, 1]
+    assert members.respawn(1) == 2
+
+
+def test_the_same_error_twice_on_one_rank_is_a_mistake_in_the_program(members):
+    assert lose(members, 1)
+    members.respawn(1)
+    assert not lose(members, 1)
+    assert [failure.rank for failure in members.failures] == [1, 1]
+
+
+def test_a_newcomer_that_needs_a_lost_rank_makes_no_mistake(members):
+    for _ in range(3):
+        assert lose(members, 1, cause="PeerLostError", peers=[0])
+        members.respawn(1)
+
+
+def test_losses_end_the_job_after_all(members):
+    assert lose(members, 1)
+    members.fail_all()
+    assert [failure.rank for failure in members.failures] == [1]
+    assert members.losses == []
+
+
+def test_a_newcomer_that_waits_in_vain_is_given_up(members):
+    assert lose(members, 1)
+    members.respawn(1)
+    assert members.give_up() == []
+    assert members.give_up({0, 1}) == [1]
+    assert members.give_up({0, 1}) == []
+    assert members.exited(1, -9) == []
+    assert members.failures == []
+
+
+def test_no_job_goes_on_with_newcomers_only(members):
+    assert lose(members, 1)
+    members.respawn(1)
+    members.exited(0, 0)
+    members.exited(2, -9)
+    assert members.outlive(2)  # rank 0 has finished
+    assert members.give_up() == [1]
+    assert members.give_up() == []
+    assert members.exited(1, -9) == []
+    assert members.all_ended

@@ -1,0 +1,178 @@
+"""Decides when newcomers join the running job, one generation at a time. Does no I/O.
+
+A generation is a world of all ranks. The ranks make the next generation while they
+train in the present one, and change to it when all newcomers are ready
+(docs/survival.md).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from bfrun.driver.record_table import MAX_TABLE_NBYTES, Answers
+from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTable
+
+
+@dataclass
+class _Generation:
+    number: int
+    newcomers: set[int]
+    # The ranks that take part and have not ended, newcomers among them.
+    ranks: set[int]
+    records: dict[int, Any] = field(default_factory=dict)
+    has_met: bool = False
+    ready: set[int] = field(default_factory=set)
+    is_open: bool = False
+    moved: set[int] = field(default_factory=set)
+
+
+class Admissions:
+    """The newcomers of one job, and the generation that is being made for them.
+
+    Args:
+        size: Number of ranks.
+
+    Attributes:
+        present: The ranks that take part in the job.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.present = set(range(size))
+        self._stays = [0] * size
+        self._willing: set[int] = set()
+        self._waiting: set[int] = set()
+        self._current: _Generation | None = None
+        self._number = 0
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all ranks that take part can let newcomers in."""
+        return bool(self.present) and self.present <= self._willing
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The newcomers that wait for their invitation."""
+        return frozenset(self._waiting)
+
+    def set_willing(self, rank: int, willing: bool) -> Answers:
+        """Note whether a rank can let newcomers in."""
+        current = self._current
+        if willing:
+            self._willing.add(rank)
+            return self._invite()
+        self._willing.discard(rank)
+        if current is None or current.is_open or rank not in current.ranks:
+            return []
+        return self._cancel(f"the training of rank {rank} has ended")
+
+    def respawned(self, rank: int, stay: int) -> None:
+        """Note that a rank is started again, for the ``stay``-th time."""
+        self._stays[rank] = stay
+
+    def asked(self, rank: int) -> Answers:
+        """Note that a newcomer waits for its invitation."""
+        if rank not in self.present:
+            self._waiting.add(rank)
+        return self._invite()
+
+    def publish(self, rank: int, generation: int, record: Any) -> Answers:
+        """Take a rank's record for a generation; answer all after the last record."""
+        current = self._current
+        if current is None or generation != current.number or current.has_met:
+            return []
+        current.records[rank] = record
+        if current.records.keys() < current.ranks:
+            return []
+        if len(json.dumps(current.records)) > MAX_TABLE_NBYTES:
+            self._willing.clear()  # another generation would end in the same way
+            return self._cancel("the records of the ranks are too large")
+        current.has_met = True
+        records = [current.records[rank] for rank in range(self._size)]
+        table = JoinTable(generation=generation, records=records)
+        return [(sorted(current.ranks), table)]
+
+    def ready(self, rank: int, generation: int) -> Answers:
+        """Note that a rank has made the new generation; a newcomer awaits its state."""
+        current = self._current
+        if current is None or generation != current.number:
+            return []
+        current.ready.add(rank)
+        return self._open(current)
+
+    def moved(self, rank: int, generation: int) -> tuple[bool, Answers]:
+        """Note that a rank has changed to a generation.
+
+        Returns:
+            Whether it has joined the job by this, and the frames to send.
+        """
+        current = self._current
+        if current is None or generation != current.number:
+            return False, []
+        current.moved.add(rank)
+        has_joined = rank in current.newcomers and rank in current.ranks
+        if has_joined:
+            self.present.add(rank)
+        return has_joined, self._finish(current)
+
+    def ended(self, rank: int) -> Answers:
+        """Note that a rank or a newcomer has ended."""
+        self.present.discard(rank)
+        self._willing.discard(rank)
+        self._waiting.discard(rank)
+        current = self._current
+        if current is None or rank not in current.ranks:
+            return []
+        current.ranks.discard(rank)
+        current.newcomers.discard(rank)
+        if current.is_open:
+            return self._finish(current)
+        if not current.has_met:
+            return self._cancel(f"rank {rank} has ended")
+        if not current.newcomers:
+            return self._cancel("no newcomer is left")
+        return self._open(current)
+
+    def _invite(self) -> Answers:
+        """Begin a generation once each rank either takes part or waits."""
+        everybody = self.present | self._waiting
+        if (
+            self._current is not None
+            or not self._waiting
+            or not self.is_possible
+            or len(everybody) < self._size
+        ):
+            return []
+        self._number += 1
+        newcomers, self._waiting = self._waiting, set()
+        self._current = _Generation(self._number, newcomers, everybody)
+        invite = Invite(
+            generation=self._number,
+            newcomers=sorted(newcomers),
+            stays=list(self._stays),
+        )
+        return [(sorted(everybody), invite)]
+
+    def _open(self, current: _Generation) -> Answers:
+        if current.is_open or not current.ranks <= current.ready:
+            return []
+        current.is_open = True
+        frame = JoinOpen(generation=current.number)
+        return [(sorted(current.ranks), frame)]
+
+    def _finish(self, current: _Generation) -> Answers:
+        """Begin the next generation once all ranks have changed to this one."""
+        if not current.ranks <= current.moved:
+            return []
+        self._current = None
+        return self._invite()
+
+    def _cancel(self, text: str) -> Answers:
+        current = self._current
+        assert current is not None
+        self._current = None
+        self._waiting |= current.newcomers
+        frame = JoinCancelled(generation=current.number, text=text)
+        return [(sorted(current.ranks), frame), *self._invite()]

@@ -1,0 +1,82 @@
+"""``bfrun --on-failure continue --respawn``: lost ranks are started again, and join."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.support.deadlines import DEADLINE_S
+from tests.support.joining import AFTER, KILLED_AT, MEANWHILE, NEWCOMER, VICTIM
+from tests.support.launch import launched, python
+
+pytestmark = pytest.mark.faults
+
+RANKS = 4
+# Each newcomer imports torch anew.
+LIMIT_S = 4 * DEADLINE_S
+OPTIONS = ("--on-failure", "continue", "--respawn", "-np", str(RANKS))
+ALGORITHMS = ("neighbor_allreduce", "gradient_allreduce")
+
+
+@pytest.mark.parametrize(
+    ("transport", "fault", "lost"),
+    [
+        ("shm", "newcomer", [VICTIM, VICTIM]),
+        ("tcp", "donor", [0, VICTIM, VICTIM]),
+    ],
+)
+def test_lost_ranks_are_started_again_and_join(transport, fault, lost, tmp_path):
+    folder = str(tmp_path)
+    command = [sys.executable, "-m", "tests.support.joining", folder, fault]
+    environ = {"BLUECOMM_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
+    with launched(tmp_path, *OPTIONS, *command, *ALGORITHMS, environ=environ) as job:
+        assert job.wait(LIMIT_S) == 0, job.out + job.err
+        found = [json.loads(text) for text in re.findall(r"\{.*\}", job.out)]
+        assert f"finished with {RANKS} of {RANKS} ranks" in job.err
+        assert job.left() == {}
+    assert sorted(one["rank"] for one in found) == [*range(RANKS)], job.out + job.err
+    for name in ALGORITHMS:
+        of_ranks = [one[name] for one in found]
+        assert all(one["is_one"] for one in of_ranks), of_ranks
+        # All ranks have applied the same steps, each of them once.
+        assert all(abs(one["missed"]) < 0.1 for one in of_ranks), of_ranks
+    mixed = [one["neighbor_allreduce"]["value"] for one in found]
+    assert max(mixed) - min(mixed) < 0.01, mixed
+    assert min(mixed) > NEWCOMER / RANKS, mixed
+    # The newcomer goes on where the others are, and they have gone on without it.
+    calls = {one["rank"]: one["calls"] for one in found}
+    (begin,) = calls[VICTIM]
+    assert begin > KILLED_AT + MEANWHILE
+    assert {one["step"] for one in found} == {begin + AFTER}
+    assert calls[1][-1] == calls[3][-1] == begin
+    assert sorted(next(one for one in found if one["rank"] == 1)["lost"]) == lost
+
+
+# Rank 1 makes the same mistake whenever it is started.
+MISTAKE = """
+import time
+import bluecomm as bf
+bf.init()
+def mistake():
+    if bf.rank() == 1:
+        raise ValueError(f"loss is NaN at time {time.time()}")
+state = bf.elastic.TorchState()
+@bf.elastic.run
+def train(state):
+    mistake()
+    while True:
+        state.check_host_updates()
+        time.sleep(0.01)
+train(state)
+"""
+
+
+def test_the_same_error_twice_in_one_slot_ends_the_job(tmp_path):
+    with launched(tmp_path, *OPTIONS, *python(MISTAKE)) as job:
+        assert job.wait(LIMIT_S) == 1
+        assert "bfrun: starting rank 1 again" in job.err
+        assert re.search(r"job failed: rank 1 .* raised ValueError", job.err)
+        assert job.left() == {}

@@ -1,0 +1,151 @@
+"""A rank that trains while another one is lost, started again and let in.
+
+``python -m tests.support.joining FOLDER FAULT ALGORITHM...``: rank 2 kills itself after
+5 steps. With the fault ``donor`` or ``newcomer``, that one kills itself while the state
+is handed over. All ranks take 40 more steps once nobody is missing. Three parameters
+show whether the weights sum to one (``ones``), whether all ranks mix (``ranks``), and
+how many updates were applied (``steps``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import bluecomm as bf
+from tests.support.deadlines import wait_until
+from tests.support.survival import NOT_MIXING, make_optimizer
+
+VICTIM, KILLED_AT = 2, 5
+AFTER = 40
+# Steps of the others while the newcomer is not ready.
+MEANWHILE = 20
+# Value of a newcomer, far away from those of the others.
+NEWCOMER = 100.0
+
+
+def kill_me() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_first(folder: Path, what: str) -> bool:
+    """Return whether nobody has asked the same before."""
+    try:
+        folder.joinpath(what).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class Fragile:
+    """A part of the state that may end a process while it is handed over.
+
+    Args:
+        folder: Folder of the test.
+        fault: ``"newcomer"`` or ``"donor"`` ends that one, once.
+    """
+
+    def __init__(self, folder: Path, fault: str) -> None:
+        self.folder = folder
+        self.fault = fault
+
+    def may_kill(self, who: str) -> None:
+        """End this process if that is the fault, and the state is handed over."""
+        is_handed_over = self.folder.joinpath("ready").exists()
+        if self.fault == who and is_handed_over and is_first(self.folder, who):
+            kill_me()
+
+    def __deepcopy__(self, _: object) -> Fragile:
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        self.may_kill("donor")
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.may_kill("newcomer")
+
+
+def progress(folder: Path) -> int:
+    """Return how many steps rank 0 or 1 has taken."""
+    texts = [folder.joinpath(f"progress-{rank}").read_text() for rank in (0, 1)]
+    return max(int(text or 0) for text in texts)
+
+
+def main() -> None:
+    """Train, and print the parameters."""
+    folder, fault = Path(sys.argv[1]), sys.argv[2]
+    bf.init()
+    rank = bf.rank()
+    is_newcomer = not is_first(folder, f"rank-{rank}")
+    if is_newcomer:
+        begun = progress(folder)
+        wait_until(lambda: progress(folder) >= begun + MEANWHILE, "the others stall")
+    made = {name: make_optimizer(name) for name in sys.argv[3:]}
+    if not is_newcomer:
+        (folder / f"progress-{rank}").touch()
+        bf.barrier()
+    state = bf.elastic.TorchState(
+        fragile=Fragile(folder, fault),
+        step=0,
+        left=AFTER,
+        **{f"model_{name}": model for name, (model, _) in made.items()},
+        **{f"optimizer_{name}": optimizer for name, (_, optimizer) in made.items()},
+    )
+    calls: list[int] = []
+
+    @bf.elastic.run
+    def train(state: bf.elastic.TorchState) -> None:
+        if not calls:
+            # Ranks that mix have different values, a newcomer most of all.
+            for name, (model, optimizer) in made.items():
+                if name not in NOT_MIXING:
+                    optimizer.synchronize()
+                    model["ranks"].data.fill_(NEWCOMER if is_newcomer else rank)
+        calls.append(state.step)
+        while state.left:
+            for _, optimizer in made.values():
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad = -torch.ones_like(parameter)
+                optimizer.step()
+            state.step += 1
+            if rank == VICTIM and not is_newcomer and state.step == KILLED_AT:
+                kill_me()
+            if rank < 2:
+                path = folder / f"progress-{rank}.new"
+                path.write_text(str(state.step))
+                path.replace(folder / f"progress-{rank}")
+            # All ranks get the same number in the same step.
+            present = bf.allreduce(torch.ones(1), average=False).item()
+            is_complete = present == bf.size() and state.step > KILLED_AT
+            state.left = state.left - 1 if is_complete else AFTER
+            state.check_host_updates()
+            time.sleep(0.01)
+
+    if is_newcomer:
+        (folder / "ready").touch()
+    train(state)
+    found: dict[str, object] = {"rank": rank, "step": state.step, "calls": calls}
+    for name, (model, optimizer) in made.items():
+        optimizer.synchronize()
+        found[name] = {
+            "is_one": bool((model["ones"] - 1).abs().max() < 1e-5),
+            "value": model["ranks"][0].item(),
+            "missed": state.step - model["steps"][0].item(),
+        }
+    found["joined"] = [e.rank for e in bf.elastic.events() if e.kind == "joined"]
+    found["lost"] = [e.rank for e in bf.elastic.events() if e.kind == "lost"]
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

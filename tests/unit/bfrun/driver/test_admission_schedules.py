@@ -1,0 +1,131 @@
+"""Random schedules of joins: losses at any time, and frames that arrive late."""
+
+import collections
+import random
+
+import pytest
+
+from bfrun.driver.admissions import Admissions
+from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTable
+
+SCHEDULES = 2000
+LOSSES = 6
+
+
+class Process:
+    """One process of a rank. It answers each frame after any time."""
+
+    def __init__(self, rank, stay):
+        self.rank = rank
+        self.stay = stay
+        self.is_newcomer = stay > 0
+        self.stays = None  # those of the generation in which it trains
+        self.invited = None
+        self.opened = None
+        self.inbox = collections.deque()
+
+    def take(self, job):
+        """Take the next frame, or change to a generation that is open."""
+        if self.opened is not None and (not self.inbox or job.random.random() < 0.5):
+            self.move(job)
+            return
+        frame = self.inbox.popleft()
+        if isinstance(frame, Invite):
+            self.invited = frame
+            job.say(self, "publish", frame.generation, self.stay)
+        elif self.invited is None or frame.generation != self.invited.generation:
+            assert isinstance(frame, JoinCancelled)
+        elif isinstance(frame, JoinTable):
+            assert frame.records == self.invited.stays
+            job.say(self, "ready", frame.generation)
+        elif isinstance(frame, JoinOpen):
+            self.opened = self.invited
+        else:
+            # A rank may have changed to it otherwise.
+            assert self.opened is None
+            self.invited = None
+
+    def move(self, job):
+        assert self.stays is None or self.opened.stays != self.stays
+        self.stays, self.opened = self.opened.stays, None
+        job.say(self, "moved", self.invited.generation)
+        self.invited = None
+        if self.is_newcomer:
+            self.is_newcomer = False
+            job.say(self, "set_willing", True)
+
+
+class Job:
+    """The driver, and processes that it starts again."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.size = self.random.randint(2, 5)
+        self.admissions = Admissions(self.size)
+        self.alive = {rank: Process(rank, 0) for rank in range(self.size)}
+        # What the driver has yet to hear, by rank, in order.
+        self.said = {rank: collections.deque() for rank in range(self.size)}
+        self.ready = collections.defaultdict(set)
+        self.losses = LOSSES
+        self.stays = [0] * self.size
+        for process in self.alive.values():
+            process.stays = [0] * self.size
+            self.say(process, "set_willing", True)
+
+    def say(self, process, what, *arguments):
+        self.said[process.rank].append((what, process.stay, arguments))
+
+    def lose(self):
+        """Lose a rank, but not the last one that has the state."""
+        trained = [p.rank for p in self.alive.values() if not p.is_newcomer]
+        ranks = [r for r in self.alive if trained != [r]]
+        if ranks:
+            self.losses -= 1
+            gone = self.alive.pop(self.random.choice(ranks))
+            self.say(gone, "ended")
+
+    def hear(self, rank):
+        what, stay, arguments = self.said[rank].popleft()
+        if what == "ready":
+            self.ready[arguments[0]].add(rank)
+        answers = getattr(self.admissions, what)(rank, *arguments)
+        self.send(answers[1] if what == "moved" else answers)
+        if what == "ended":
+            self.stays[rank] = stay + 1
+            self.admissions.respawned(rank, stay + 1)
+            newcomer = self.alive[rank] = Process(rank, stay + 1)
+            self.say(newcomer, "asked")
+
+    def send(self, answers):
+        for ranks, frame in answers:
+            if isinstance(frame, JoinOpen):
+                assert self.ready[frame.generation].issuperset(ranks)
+            for rank in ranks:
+                if rank in self.alive:
+                    self.alive[rank].inbox.append(frame)
+
+    def turn(self):
+        """Do one of the things that may happen next; return whether there is one."""
+        busy = [p for p in self.alive.values() if p.inbox or p.opened is not None]
+        steps = [lambda p=process: p.take(self) for process in busy]
+        steps += [lambda r=rank: self.hear(r) for rank in self.said if self.said[rank]]
+        if not steps and not self.losses:
+            return False
+        if self.losses and (not steps or self.random.random() < 0.1):
+            self.lose()
+        else:
+            self.random.choice(steps)()
+        return True
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, 500))
+def test_all_ranks_train_together_in_the_end(first):
+    for seed in range(first, first + 500):
+        job = Job(seed)
+        turns = 0
+        while job.turn():
+            turns += 1
+            assert turns < 5000, seed
+        found = [process.stays for process in job.alive.values()]
+        assert found == [job.stays] * job.size, seed
+        assert job.admissions.present == {*range(job.size)}, seed

@@ -1,0 +1,132 @@
+"""When newcomers are invited, let in and turned away."""
+
+import pytest
+
+from bfrun.driver.admissions import Admissions
+from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTable
+
+
+@pytest.fixture
+def admissions():
+    """Three ranks that can let newcomers in; rank 2 has ended."""
+    admissions = Admissions(3)
+    for rank in range(3):
+        admissions.set_willing(rank, True)
+    admissions.ended(2)
+    admissions.respawned(2, 1)
+    return admissions
+
+
+def invite(number, newcomers=(2,), stays=(0, 0, 1)):
+    return Invite(generation=number, newcomers=list(newcomers), stays=list(stays))
+
+
+def meet(admissions, generation=1):
+    """Publish the records of ranks 0 to 2; return the answer to the last one."""
+    assert admissions.publish(0, generation, "zero") == []
+    assert admissions.publish(2, generation, "two") == []
+    return admissions.publish(1, generation, "one")
+
+
+def open_for(admissions, *ranks):
+    """Have ranks say that they are ready; return the answer to the last one."""
+    answers = [admissions.ready(rank, 1) for rank in ranks]
+    assert not any(answers[:-1])
+    return answers[-1]
+
+
+def test_newcomers_wait_until_no_rank_is_missing(admissions):
+    admissions.ended(1)
+    assert admissions.asked(2) == []
+    assert admissions.waiting == {2}
+    admissions.respawned(1, 1)
+    assert admissions.asked(1) == [([0, 1, 2], invite(1, (1, 2), (0, 1, 1)))]
+    assert admissions.waiting == set()
+
+
+def test_a_newcomer_is_invited_meets_the_others_and_joins(admissions):
+    assert admissions.asked(2) == [([0, 1, 2], invite(1))]
+    table = JoinTable(generation=1, records=["zero", "one", "two"])
+    assert meet(admissions) == [([0, 1, 2], table)]
+    opened = [([0, 1, 2], JoinOpen(generation=1))]
+    assert open_for(admissions, 2, 0, 1) == opened
+    assert admissions.moved(1, 1) == (False, [])
+    assert admissions.present == {0, 1}
+    assert admissions.moved(2, 1) == (True, [])
+    assert admissions.present == {0, 1, 2}
+    assert admissions.moved(0, 1) == (False, [])
+
+
+def test_nobody_is_invited_before_all_ranks_can_let_it_in(admissions):
+    admissions.set_willing(1, False)
+    assert not admissions.is_possible
+    assert admissions.asked(2) == []
+    assert admissions.set_willing(1, True) == [([0, 1, 2], invite(1))]
+
+
+def test_nobody_is_invited_while_another_rank_is_missing(admissions):
+    admissions.ended(1)
+    assert admissions.asked(2) == []
+    admissions.respawned(1, 1)
+    assert admissions.asked(1) == [([0, 1, 2], invite(1, [1, 2], [0, 1, 1]))]
+
+
+def test_the_end_of_a_rank_before_the_meeting_cancels_the_generation(admissions):
+    admissions.asked(2)
+    admissions.publish(0, 1, "zero")
+    cancelled = JoinCancelled(generation=1, text="rank 1 has ended")
+    assert admissions.ended(1) == [([0, 2], cancelled)]
+    assert admissions.publish(2, 1, "too late") == []
+    admissions.respawned(1, 1)
+    assert admissions.asked(1) == [([0, 1, 2], invite(2, [1, 2], [0, 1, 1]))]
+
+
+def test_the_end_of_the_training_cancels_the_generation(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    text = "the training of rank 0 has ended"
+    cancelled = JoinCancelled(generation=1, text=text)
+    assert admissions.set_willing(0, False) == [([0, 1, 2], cancelled)]
+    assert admissions.ready(2, 1) == []
+
+
+def test_the_end_of_the_only_newcomer_cancels_the_generation(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    cancelled = JoinCancelled(generation=1, text="no newcomer is left")
+    assert admissions.ended(2) == [([0, 1], cancelled)]
+    admissions.respawned(2, 2)
+    assert admissions.asked(2) == [([0, 1, 2], invite(2, [2], [0, 0, 2]))]
+
+
+def test_the_end_of_a_rank_after_the_meeting_is_left_to_the_generation(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    assert open_for(admissions, 2, 0) == []
+    assert admissions.ended(1) == [([0, 2], JoinOpen(generation=1))]
+    assert admissions.moved(0, 1) == (False, [])
+    assert admissions.moved(2, 1) == (True, [])
+    # Rank 1 joins next.
+    admissions.set_willing(2, True)
+    admissions.respawned(1, 1)
+    assert admissions.asked(1) == [([0, 1, 2], invite(2, [1], [0, 1, 1]))]
+
+
+def test_a_newcomer_waits_while_the_others_change_their_generation(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    open_for(admissions, 0, 1, 2)
+    assert admissions.ended(2) == []  # while it takes over the state
+    admissions.respawned(2, 2)
+    assert admissions.asked(2) == []
+    assert admissions.moved(0, 1) == (False, [])
+    assert admissions.moved(1, 1) == (False, [([0, 1, 2], invite(2, [2], [0, 0, 2]))])
+
+
+def test_records_that_are_too_large_cancel_the_generation(admissions, monkeypatch):
+    monkeypatch.setattr("bfrun.driver.admissions.MAX_TABLE_NBYTES", 10)
+    admissions.asked(2)
+    text = "the records of the ranks are too large"
+    cancelled = JoinCancelled(generation=1, text=text)
+    assert meet(admissions) == [([0, 1, 2], cancelled)]
+    assert not admissions.is_possible

@@ -1,0 +1,46 @@
+"""Whether a rank can let newcomers in, in one process."""
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.elastic.admission import obstacle
+
+
+@pytest.fixture(autouse=True)
+def world():
+    bf.init()
+    yield
+    bf.shutdown()
+
+
+def optimizer(**options):
+    model = torch.nn.Linear(2, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, bf.DistributedOptimizer(plain, model, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["neighbor_allreduce", "gradient_allreduce"])
+def test_covered_algorithms(algorithm):
+    kept = optimizer(algorithm=algorithm)
+    assert obstacle() == ""
+    del kept
+
+
+def test_other_algorithms():
+    kept = optimizer(algorithm="exact_diffusion")
+    assert "an optimizer has an algorithm, or a process set, with which" in obstacle()
+    del kept
+    assert obstacle() == ""
+
+
+def test_process_groups_of_torch(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert obstacle() == "torch.distributed has process groups"
+
+
+def test_windows():
+    bf.win_create(torch.zeros(1), "w")
+    assert obstacle() == "windows exist: w"
+    bf.win_free("w")
+    assert obstacle() == ""
