@@ -43,7 +43,7 @@ def check_agreement(
     """Raise on all ranks unless they agree.
 
     Collective. The ranks compare digests of eight bytes, and exchange the facts only if
-    the digests differ.
+    the digests differ. A newcomer compares nothing before it has joined.
 
     Args:
         comm: Ranks that take part.
@@ -56,6 +56,8 @@ def check_agreement(
     Raises:
         MismatchError: The ranks differ; the text names the differences.
     """
+    if comm.is_joining:
+        return  # the others have agreed before
     if compared is None:
         compared = [f"{key}: {value}" for key, value in facts.items()]
     digest = hashlib.blake2b("\n".join(compared).encode(), digest_size=8).digest()
@@ -92,7 +94,7 @@ def _differences(comm: Communicator, of_members: Sequence[Facts]) -> list[str]:
     differences = []
     for key in keys:
         ranks_of: dict[str, list[int]] = {}
-        for rank, facts in zip(comm.ranks, of_members, strict=True):
+        for rank, facts in zip(comm.ranks_left, of_members, strict=False):
             ranks_of.setdefault(facts.get(key, "missing"), []).append(rank)
         if len(ranks_of) > 1:
             parts = [
@@ -108,9 +110,9 @@ def _first_difference(comm: Communicator, of_members: Sequence[Sequence[str]]) -
     first = of_members[0]
     rank, texts = next(
         entry
-        for entry in zip(comm.ranks, of_members, strict=True)
+        for entry in zip(comm.ranks_left, of_members, strict=False)
         if list(entry[1]) != list(first)
     )
     pairs = itertools.zip_longest(first, texts, fillvalue="nothing")
     ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
-    return f"rank {comm.ranks[0]} has {ours}, but rank {rank} has {theirs}"
+    return f"rank {comm.ranks_left[0]} has {ours}, but rank {rank} has {theirs}"

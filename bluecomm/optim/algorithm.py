@@ -11,6 +11,7 @@ docs/optimizer.md shows when each hook is called. A new algorithm is one file::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,9 @@ from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.epochs.transaction import Transaction
 
+_ALONE = contextlib.nullcontext()
 _SKIPPED = (
     "A rank that leaves out optimizer.step() must call optimizer.skip_step() instead, "
     "since every rank takes part in every round."
@@ -65,6 +68,8 @@ class Algorithm:
     flat_gradients = False
     # Whether the other ranks can go on when one is lost.
     survives_losses = False
+    # Whether it can go on in another generation, with newcomers; see ``move``.
+    admits_newcomers = False
     # Whether it leaves values in windows, which ``unregister_window`` frees.
     has_windows = False
     # The options in CommonOptions that this algorithm uses. A value other than the
@@ -143,6 +148,13 @@ class Algorithm:
         Algorithms whose state depends on that of all ranks override it.
         """
 
+    def move(self) -> None:
+        """Go on in ``context.comm``, which has changed, among all of its ranks.
+
+        Called between two steps, at the same one on all ranks, with no communication
+        under way; only if ``admits_newcomers``.
+        """
+
     def drain(self) -> None:
         """Wait for all operations under way before the world ends."""
         self.settle(for_writing=False)
@@ -179,13 +191,43 @@ class Algorithm:
 
 
 class Round:
-    """The operations of one exchange with the other ranks, one for each bucket."""
+    """The operations of one exchange with the other ranks, one for each bucket.
+
+    In a job that survives losses their results are released together, if they are
+    collectives of all ranks.
+    """
 
     def __init__(self) -> None:
         self._handles: list[tuple[Bucket, Handle[torch.Tensor]]] = []
+        self._transaction: Transaction | None = None
 
     def __bool__(self) -> bool:
         return bool(self._handles)
+
+    def begin_together(
+        self, comm: Communicator, name: str, buckets: int, *, in_background: bool
+    ) -> None:
+        """Begin a round of collectives; see ``Communicator.begin_together``."""
+        self._transaction = comm.begin_together(
+            name, buckets, in_background=in_background
+        )
+
+    def begin_apart(self) -> None:
+        """Begin a round of operations that go on without lost ranks."""
+        self._transaction = None
+
+    def starting(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which the round's collectives are started."""
+        return self._transaction or _ALONE
+
+    @property
+    def contributors(self) -> int | None:
+        """Number of ranks in the results of a round that has been waited for.
+
+        ``None`` if the round was not begun by ``begin_together``, or the job ends with
+        the first loss.
+        """
+        return None if self._transaction is None else self._transaction.contributors
 
     def add(self, bucket: Bucket, handle: Handle[torch.Tensor]) -> None:
         """Add the operation that has been started for a bucket."""

@@ -6,6 +6,7 @@ docs/optimizer.md describes the state machine.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from bluecomm.errors import ShutdownError
+from bluecomm.ops.join import refuse_join
 from bluecomm.ops.refusal import refusing
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION
@@ -230,6 +232,18 @@ class Coordinator:
                 yield
 
     @property
+    def admits_newcomers(self) -> bool:
+        """Whether it can go on in another generation, with newcomers."""
+        return self.algorithm.admits_newcomers and self.context.comm.is_world
+
+    def move(self, comm: Communicator) -> None:
+        """Go on in another world of the same ranks."""
+        if not self._is_retired:
+            self.context = dataclasses.replace(self.context, comm=comm)
+            self.algorithm.context = self.context
+            self.algorithm.move()
+
+    @property
     def joins_in_engine(self) -> bool:
         """Whether its exchanges go on while the engine answers for joined ranks."""
         return self.algorithm.joins_in_engine()
@@ -237,6 +251,7 @@ class Coordinator:
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
         self.check_usable()
+        refuse_join(self.context.comm)
         return self.algorithm.continue_until_all_join()
 
     def state_dict(self) -> dict[str, Any]:

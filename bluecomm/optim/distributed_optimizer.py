@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ from torch import nn
 
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
-from bluecomm.ops.refusal import refusing
+from bluecomm.ops.refusal import Operation, first_operations, refusing
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.algorithms.local import Local
@@ -27,7 +28,16 @@ from bluecomm.optim.registry import (
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator
 
+_CALL = "DistributedOptimizer"
 
+
+def refused_optimizer(comm: Communicator, _: Mapping[str, Any]) -> Iterator[Operation]:
+    """Describe a refused call of ``DistributedOptimizer``."""
+    name = _name_of_next(comm)
+    return first_operations(comm, _CALL, name, [FIRST_OPERATION])
+
+
+@refuse_unfit_calls(refused_optimizer)
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: (
@@ -96,8 +106,8 @@ def DistributedOptimizer(  # noqa: N802
             the model, or the optimizer is distributed already.
     """
     comm = current_communicator(process_set)
-    name = f"optim.{next_number(comm)}"
-    with refusing(comm, "DistributedOptimizer", name, FIRST_OPERATION):
+    name = _name_of_next(comm)
+    with refusing(comm, _CALL, name, FIRST_OPERATION):
         _check_optimizer(optimizer)
         kind = get_algorithm(algorithm)
         if bucket_bytes is None:
@@ -139,6 +149,11 @@ def DistributedOptimizer(  # noqa: N802
         group_of,
     )
     return new
+
+
+def _name_of_next(comm: Communicator) -> str:
+    """Count an optimizer, and return the prefix of its operations' names."""
+    return f"optim.{next_number(comm)}"
 
 
 def _check_evaluations(kind: type[Algorithm], optimizer: torch.optim.Optimizer) -> None:

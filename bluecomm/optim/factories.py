@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from bluecomm.optim.distributed_optimizer import DistributedOptimizer
+from bluecomm.ops.refusal import refuse
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
+from bluecomm.optim.distributed_optimizer import (
+    DistributedOptimizer,
+    refused_optimizer,
+)
 from bluecomm.optim.options import CommunicationType
+from bluecomm.runtime import current_communicator
 
 __all__ = [
     "DistributedAdaptThenCombineOptimizer",
@@ -25,7 +31,10 @@ __all__ = [
 
 Model = nn.Module | Sequence[nn.Module]
 
+_refuse_unfit = refuse_unfit_calls(refused_optimizer)
 
+
+@_refuse_unfit
 def DistributedGradientAllreduceOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -50,6 +59,7 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedAdaptWithCombineOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -71,6 +81,7 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -92,6 +103,7 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedAllreduceOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -106,6 +118,7 @@ def DistributedAllreduceOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedNeighborAllreduceOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -123,6 +136,7 @@ def DistributedNeighborAllreduceOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -140,6 +154,7 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedWinPutOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -165,6 +180,7 @@ def DistributedWinPutOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedPullGetOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -190,6 +206,7 @@ def DistributedPullGetOptimizer(  # noqa: N802
     )
 
 
+@_refuse_unfit
 def DistributedPushSumOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
@@ -223,10 +240,7 @@ def _averaging(
     order: str,
 ) -> Any:
     if not isinstance(communication_type, CommunicationType):
-        raise TypeError(
-            "communication_type must be a bluecomm.CommunicationType, got "
-            f"{communication_type!r}"
-        )
+        raise _wrong_type(communication_type)
     # An optimizer that starts without communication may switch it on by the attribute.
     is_empty = communication_type is CommunicationType.empty
     named = CommunicationType.neighbor_allreduce if is_empty else communication_type
@@ -239,3 +253,13 @@ def _averaging(
     )
     distributed.communication_type = communication_type
     return distributed
+
+
+def _wrong_type(given: object) -> TypeError:
+    """Tell the other ranks that they wait in vain, and return the error."""
+    comm = current_communicator()
+    error = TypeError(
+        f"communication_type must be a bluecomm.CommunicationType, got {given!r}"
+    )
+    refuse(comm, refused_optimizer(comm, {}), error)
+    return error

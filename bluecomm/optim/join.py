@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from bluecomm.ops.join import answer_until_all_join
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bluecomm.ops.join import answer_until_all_join, refused_join
+from bluecomm.ops.refusal import Operation
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.optim.ownership import live_owners
+from bluecomm.runtime import Communicator
 
 __all__ = ["join"]
 
 
+def _refused(comm: Communicator, _: Mapping[str, Any]) -> Iterator[Operation]:
+    if all(owner.joins_in_engine for owner in live_owners()):
+        yield from refused_join(comm)
+
+
+@refuse_unfit_calls(_refused)
 def join(device: int = -1) -> int:
     """Take part without data until all ranks have joined.
 
@@ -31,6 +43,8 @@ def join(device: int = -1) -> int:
     Raises:
         NotInitializedError: ``init`` has not been called.
         ValueError: A distributed optimizer does not support ``join``.
+        MismatchError: Another rank refuses its call. This rank still counts as joined,
+            so call the function again.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """

@@ -13,6 +13,7 @@ from torch import nn
 from bluecomm.ops.allreduce import allreduce, allreduce_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import refusing
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.runtime import Communicator, current_communicator
@@ -21,8 +22,10 @@ from bluecomm.runtime.handle import wait_all
 __all__ = ["average_model", "averaged", "averaged_state_dict", "consensus_distance"]
 
 _NAME = "average_model"  # of the operations of all functions here
+_refuse_unfit = refuse_unfit_calls(first(_NAME, FIRST_OPERATION))
 
 
+@_refuse_unfit
 def average_model(
     model: nn.Module,
     *,
@@ -49,6 +52,7 @@ def average_model(
     _overwrite(model, means)
 
 
+@_refuse_unfit
 @contextlib.contextmanager
 def averaged(
     model: nn.Module,
@@ -86,6 +90,7 @@ def averaged(
         _overwrite(model, own)
 
 
+@_refuse_unfit
 def averaged_state_dict(
     model: nn.Module,
     *,
@@ -124,6 +129,7 @@ def averaged_state_dict(
     return state
 
 
+@_refuse_unfit
 def consensus_distance(
     model: nn.Module, *, process_set: Communicator | None = None
 ) -> float:

@@ -11,8 +11,9 @@ import torch
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.objects import broadcast_object
 from bluecomm.ops.refusal import refusing
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
-from bluecomm.optim.wrapper import COORDINATOR_KEY
+from bluecomm.optim.wrapper import COORDINATOR_KEY, STATE_KEY
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -28,6 +29,7 @@ class _TensorSlot:
     dtype: torch.dtype
 
 
+@refuse_unfit_calls(first("broadcast_optimizer_state", FIRST_OPERATION))
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int = 0,
@@ -53,6 +55,31 @@ def broadcast_optimizer_state(
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
+    if comm.is_joining:
+        return  # it takes over the state of another rank later
+    _broadcast(optimizer, root_rank, comm, begins_anew=False)
+
+
+def broadcast_to_begin_anew(
+    optimizer: torch.optim.Optimizer, root_rank: int, comm: Communicator
+) -> None:
+    """Give every rank the root's optimizer state without that of the algorithm.
+
+    Collective. The tensors of an algorithm, such as the corrections of exact diffusion,
+    belong to one rank, and are valid only together with those of all other ranks.
+    Without them the algorithm begins anew from equal parameters, at the root's round.
+    Arguments and errors are those of ``broadcast_optimizer_state``.
+    """
+    _broadcast(optimizer, root_rank, comm, begins_anew=True)
+
+
+def _broadcast(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    comm: Communicator,
+    *,
+    begins_anew: bool,
+) -> None:
     with refusing(comm, "broadcast_optimizer_state", None, FIRST_OPERATION):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
@@ -71,8 +98,12 @@ def broadcast_optimizer_state(
         return _TensorSlot(len(tensors) - 1, tensor.shape, tensor.dtype)
 
     skeleton = None
+    state: dict[str, Any] = {}
     if is_root:
-        skeleton = _replace(optimizer.state_dict(), torch.Tensor, take_out)
+        state = optimizer.state_dict()
+        if begins_anew and STATE_KEY in state:
+            state[STATE_KEY] = {**state[STATE_KEY], "algorithm": {}}
+        skeleton = _replace(state, torch.Tensor, take_out)
     skeleton = broadcast_object(skeleton, root_rank, f"{name}.plan", process_set=comm)
     if not is_root:
 
@@ -88,7 +119,7 @@ def broadcast_optimizer_state(
             for k, tensor in enumerate(tensors)
         ]
     )
-    if not is_root:
+    if begins_anew or not is_root:
         optimizer.load_state_dict(state)
 
 

@@ -34,6 +34,13 @@ class ParameterOwner(Protocol):
         """Finish the round under way and give up the parameters."""
 
     @property
+    def admits_newcomers(self) -> bool:
+        """Whether it can go on in another generation, with newcomers."""
+
+    def move(self, comm: Communicator) -> None:
+        """Go on in another world of the same ranks."""
+
+    @property
     def joins_in_engine(self) -> bool:
         """Whether its exchanges go on while the engine answers for joined ranks."""
 
@@ -92,6 +99,23 @@ def live_owners() -> list[ParameterOwner]:
     """Return the owners whose optimizers exist, in order of creation."""
     found = [reference() for reference in _owners]
     return [owner for owner in found if owner is not None and owner.is_live]
+
+
+def settle_all() -> None:
+    """Make the values of all parameters final, before the ranks change their world."""
+    for reference in list(_owners):
+        owner = reference()
+        if owner is not None:
+            owner.settle(for_writing=True)
+
+
+def move_all(before: Communicator, after: Communicator) -> None:
+    """Have all owners go on in another world of the same ranks."""
+    _numbers[after] = itertools.count(next_number(before))
+    for reference in list(_owners):
+        owner = reference()
+        if owner is not None:
+            owner.move(after)
 
 
 def _drain_all() -> None:

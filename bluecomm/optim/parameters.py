@@ -10,6 +10,7 @@ from torch import nn
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.refusal import refusing
+from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.optim.hooks.model_hooks import origin_of
@@ -23,6 +24,7 @@ Parameters = nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.
 _REMEDY = "Pass the same names, shapes and types on all ranks"
 
 
+@refuse_unfit_calls(first("broadcast_parameters", FIRST_OPERATION))
 def broadcast_parameters(
     params: Parameters,
     root_rank: int = 0,
@@ -48,6 +50,8 @@ def broadcast_parameters(
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
+    if comm.is_joining:
+        return  # it takes over the state of another rank later
     tensors = _writable(comm, "broadcast_parameters", params)
     _check_equal(comm, "broadcast_parameters", tensors, {"root_rank": str(root_rank)})
     wait_all(
@@ -60,6 +64,7 @@ def broadcast_parameters(
     )
 
 
+@refuse_unfit_calls(first("allreduce_parameters", FIRST_OPERATION))
 def allreduce_parameters(
     params: Parameters, *, process_set: Communicator | None = None
 ) -> None:

@@ -28,9 +28,9 @@ LEAD = 16
 class Regrouping:
     """The agreement of the ranks of one optimizer, which it keeps for its whole life.
 
-    When the launcher reports that a rank has gone, the thread that hears it starts an
-    allreduce among the ranks that are left: the highest round that any of them has
-    begun, plus ``LEAD``, is the first round of the new graph. Until a rank knows the
+    When the ranks have decided that one has gone, the thread that learns of it starts
+    an allreduce among the ranks that are left: the highest round that any of them has
+    begun, plus ``lead``, is the first round of the new graph. Until a rank knows the
     result, it begins no round that may belong to the new graph. If another rank goes
     meanwhile, the next allreduce also carries the decisions that some ranks have heard
     and others have not, so all ranks make the same changes.
@@ -38,23 +38,42 @@ class Regrouping:
     Args:
         comm: Ranks that take part at first.
         name: Prefix of the operations' names, equal on all ranks.
+        lead: The number of rounds by which the first round of the new graph follows the
+            highest round that was begun. Ranks may begin the rounds between them while
+            they agree.
+        begun: The last round that this rank has begun.
+        opens: Whether the ranks also agree on a first round before any rank has gone.
+            They have agreed once all of them have made the object.
     """
 
-    def __init__(self, comm: Communicator, name: str) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        name: str,
+        lead: int = LEAD,
+        *,
+        begun: int = 0,
+        opens: bool = False,
+    ) -> None:
         self._comm = comm
         self._name = name
+        self._lead = lead
         self._members = comm.world.members
         self._changed = threading.Condition()
-        self._round = 0  # the last round that this rank has begun
+        self._opens = opens
+        self._round = begun  # the last round that this rank has begun
         self._bound: int | None = None  # rounds from here on wait for a decision
-        # Number of ranks that had gone when it last proposed; 0 if that has failed.
-        self._asked = 0
+        # Number of ranks that had gone when it last proposed; -1 if that has failed.
+        self._asked = -1
         # Groups of the agreements since the last decision, by that number.
         self._groups: dict[int, Communicator] = {}
         # First rounds that have been decided, by the number of ranks that had gone.
         self._decided: dict[int, int] = {}
-        self._done = 0  # the largest such number whose round has begun
+        # The largest such number whose round has begun.
+        self._done = -1 if opens else 0
         self._stop = self._members.listen(self._propose)
+        if opens:
+            self._propose()
 
     def begin_round(self, number: int) -> tuple[int, ...] | None:
         """Note that a round begins; wait first if it may belong to a new graph.
@@ -65,9 +84,10 @@ class Regrouping:
         Raises:
             CommunicationTimeout: The other ranks have not agreed in time.
         """
-        if not self._members.gone:
-            self._round = number
-            return None
+        with self._changed:
+            if not self._members.gone and not self._opens:
+                self._round = number
+                return None
         self._propose()
         with self._changed:
             self._await_decision(number)
@@ -81,6 +101,16 @@ class Regrouping:
                 return None
             self._done = max(due)
             return self._left(self._done)
+
+    def first(self) -> int:
+        """Wait for the first round on which the ranks have agreed, and return it.
+
+        Raises:
+            CommunicationTimeout: The other ranks have not agreed in time.
+        """
+        with self._changed:
+            self._await_decision(self._bound or 0)
+            return min(self._decided.values())
 
     def close(self) -> None:
         """Take part in no more agreements."""
@@ -115,10 +145,12 @@ class Regrouping:
             count = len(self._members.gone)
             if count == self._asked or self._comm.world.is_closed:
                 return
+            if count == 0 and not self._opens:
+                return
             self._asked = count
             left = self._left(count)
             begun = self._round
-            bound = begun + LEAD
+            bound = begun + self._lead
             self._bound = bound if self._bound is None else min(bound, self._bound)
             known = [self._decided.get(number, 0) for number in range(count)]
         world = self._comm.world
@@ -147,7 +179,7 @@ class Regrouping:
         _log.info("rank %d: %s", self._comm.world.rank, error)
         with self._changed:
             if self._asked == count:
-                self._asked = 0
+                self._asked = -1
 
     def _take(self, count: int, handle: Handle[torch.Tensor]) -> None:
         """Take the decision of an agreement, unless a member was lost meanwhile."""
@@ -161,7 +193,7 @@ class Regrouping:
                 # The later proposal has said that this rank does not know the result.
                 return
             decided = {number: first for number, first in enumerate(known) if first > 0}
-            decided[count] = max([begun + LEAD, *decided.values()])
+            decided[count] = max([begun + self._lead, *decided.values()])
             self._decided.update(decided)
             self._bound = None
             self._changed.notify_all()

@@ -128,7 +128,7 @@ class SparseGradients:
         """Return the shares with a gradient, which must be of one kind."""
         kinds: dict[tuple[str, int], list[int]] = {}
         comm = self._context.comm
-        for rank, share in zip(comm.ranks, shares, strict=True):
+        for rank, share in zip(comm.ranks_left, shares, strict=False):
             if share.status >= _Status.SPARSE:
                 word = _Status(share.status).name.lower()
                 kinds.setdefault((word, len(share.indices)), []).append(rank)
@@ -190,8 +190,8 @@ class SparseGradients:
             process_set=self._context.comm,
         ).wait()
         result = options.compression.decompress(allreduced, kept)
-        if options.op is Average:
-            result.mul_(self._context.comm.size / self._divisor(shares))
+        if options.op is Average and self._divisor(shares) < len(shares):
+            result.mul_(len(shares) / self._divisor(shares))
         return result
 
 

@@ -16,3 +16,4 @@ class Allreduce(ParameterAveraging):
     """
 
     communication_type = CommunicationType.allreduce
+    survives_losses = True

@@ -30,6 +30,7 @@ class GossipPGA(ParameterAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    survives_losses = True
 
     def __init__(
         self,

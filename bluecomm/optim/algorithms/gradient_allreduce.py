@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from bluecomm.ops.allreduce import allreduce_parts_nonblocking_
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
@@ -40,6 +40,8 @@ class GradientAllreduce(Algorithm):
     """
 
     flat_gradients = True
+    survives_losses = True
+    admits_newcomers = True
     # The last bucket is sent when no computation is left to overlap with, so buckets
     # are smaller than in the other algorithms.
     default_bucket_nbytes = 4 << 20
@@ -83,6 +85,9 @@ class GradientAllreduce(Algorithm):
     def after_backward(self) -> None:
         self._finish(is_active=True)
 
+    def move(self) -> None:
+        self._sparse = SparseGradients(self.context)
+
     def before_update(self) -> None:
         if self.context.options.sparse_as_dense and not self.follows_backward():
             for bucket in self._buckets:
@@ -116,7 +121,13 @@ class GradientAllreduce(Algorithm):
             self._sparse.check_op(bucket.slots[position].name)
         as_dense = self.context.options.sparse_as_dense
         groups = -(-self.context.comm.size // _COUNTED_TOGETHER)
-        bucket.lay_out_gradients(groups, None if as_dense else sparse)
+        # A round that a loss breaks off is repeated from the same gradients.
+        halves = 2 if self._survives else 1
+        bucket.lay_out_gradients(groups, None if as_dense else sparse, halves)
+
+    @property
+    def _survives(self) -> bool:
+        return self.context.comm.world.members.survives_losses
 
     def _start_all(self, bucket: Bucket, *, is_active: bool) -> None:
         """Start the exchanges of a bucket's gradients."""
@@ -130,16 +141,29 @@ class GradientAllreduce(Algorithm):
 
     def _start(self, bucket: Bucket) -> None:
         """Start the exchange of a bucket's flat memory."""
-        compression = self.context.options.compression
-        tensor, self._kept_types[bucket] = compression.compress(bucket.gradients.flat)
-        handle = allreduce_parts_nonblocking_(
-            tensor,
-            bucket.gradients.lengths,
-            op=self.context.options.op,
-            divisor=self.context.options.gradient_predivide_factor,
-            name=f"{bucket.name}.gradients",
-            process_set=self.context.comm,
-        )
+        context, gradients = self.context, bucket.gradients
+        if not self._round:
+            self._round.begin_together(
+                context.comm,
+                f"{context.name}.gradients",
+                len(self._buckets),
+                in_background=False,
+            )
+        compression = context.options.compression
+        tensor, self._kept_types[bucket] = compression.compress(gradients.flat)
+        output = gradients.other
+        if output is not None and tensor is not gradients.flat:
+            output = torch.empty_like(tensor)
+        with self._round.starting():
+            handle = allreduce_parts_nonblocking(
+                tensor,
+                gradients.lengths,
+                op=context.options.op,
+                divisor=context.options.gradient_predivide_factor,
+                name=f"{bucket.name}.gradients",
+                process_set=context.comm,
+                output=output,
+            )
         self._round.add(bucket, handle)
 
     def _finish(self, *, is_active: bool) -> bool:
@@ -148,14 +172,17 @@ class GradientAllreduce(Algorithm):
         Args:
             is_active: Whether this rank has data, and takes the results.
         """
-        options, size = self.context.options, self.context.comm.size
-        others_active = False
-        for bucket, tensor in self._round.wait():
+        options, others_active = self.context.options, False
+        results = self._round.wait()
+        size = self._round.contributors or self.context.comm.size
+        for bucket, tensor in results:
             gradients = bucket.gradients
-            if tensor is not gradients.flat:
+            if tensor is gradients.other:
+                gradients.swap()
+            elif tensor is not gradients.flat:
                 kept = self._kept_types[bucket]
                 gradients.flat.copy_(options.compression.decompress(tensor, kept))
-            active = self._active_ranks(bucket)
+            active = self._active_ranks(bucket, size)
             others_active |= active > 0
             if is_active:
                 if options.op is Average and active < size:
@@ -180,9 +207,14 @@ class GradientAllreduce(Algorithm):
             if sparse != bucket.gradients.sparse:
                 self._lay_out(bucket, sorted(sparse))
 
-    def _active_ranks(self, bucket: Bucket) -> int:
-        """Return the number of ranks that have sent gradients of their own."""
+    def _active_ranks(self, bucket: Bucket, size: int) -> int:
+        """Return the number of ranks that have sent gradients of their own.
+
+        Args:
+            bucket: The bucket with the result.
+            size: Number of ranks that have taken part.
+        """
         counts = bucket.gradients.counters.double()
         if self.context.options.op is Average:
-            counts = counts * self.context.comm.size
+            counts = counts * size
         return int(counts.round().sum())

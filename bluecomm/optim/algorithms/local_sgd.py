@@ -23,6 +23,7 @@ class LocalSGD(ParameterAveraging):
     """
 
     communication_type = CommunicationType.allreduce
+    survives_losses = True
 
     def __init__(self, *, uneven_inputs: bool = False) -> None:
         super().__init__(order="atc", uneven_inputs=uneven_inputs)

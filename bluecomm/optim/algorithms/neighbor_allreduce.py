@@ -17,3 +17,4 @@ class NeighborAllreduce(ParameterAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    admits_newcomers = True

@@ -63,6 +63,7 @@ class DiLoCo(_OuterStep):
     """
 
     communication_type = CommunicationType.allreduce
+    survives_losses = True
     default_steps_per_communication = 30
 
     def __init__(

@@ -85,6 +85,7 @@ class ParameterAveraging(Algorithm):
         self._active_ranks = 0
         self._kind = CommunicationType.empty
         self._is_first_step = True
+        self._survives = False
         self._regrouping: Regrouping | None = None
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
@@ -96,9 +97,10 @@ class ParameterAveraging(Algorithm):
         for bucket in buckets:
             bucket.lay_out_parameters()
         self._buckets = buckets
-        if comm.world.members.survives_losses:
+        self._survives = comm.world.members.survives_losses
+        if self._survives:
             self._check_survives()
-            self._regrouping = Regrouping(comm, self.context.name)
+            self._agree_on_losses()
 
     # -- methods that algorithms override ----------------------------------------------
 
@@ -182,9 +184,9 @@ class ParameterAveraging(Algorithm):
             return
         self.before_round(bucket, self._weights)
         values.lend()
-        handle = self._exchanges[self._kind].start(
-            self._weights, values.current, values.next, f"{bucket.name}.parameters"
-        )
+        exchange, name = self._exchanges[self._kind], f"{bucket.name}.parameters"
+        with self._round.starting():
+            handle = exchange.start(self._weights, values.current, values.next, name)
         self._round.add(bucket, handle)
 
     def _begin_round(self) -> None:
@@ -195,14 +197,36 @@ class ParameterAveraging(Algorithm):
         self._kind = self.kind_of(context.schedule.round)
         if not self._has_rounds or self._kind is CommunicationType.empty:
             return
+        if self._survives:
+            self._check_kind()
         if self._regrouping is not None:
             self._regroup(self._regrouping)
+        if self._kind is CommunicationType.allreduce:
+            self._round.begin_together(
+                context.comm,
+                f"{context.name}.parameters",
+                len(self._buckets),
+                in_background=True,
+            )
+        else:
+            self._round.begin_apart()
         self._weights = self._exchanges[self._kind].weights(context.schedule.round)
         if self._uneven_inputs:
             active = torch.tensor([int(self._is_active)])
             self._counting = allreduce_nonblocking(
                 active, op=Sum, name=f"{context.name}.active", process_set=context.comm
             )
+
+    def _agree_on_losses(self) -> None:
+        if self.communication_type is not CommunicationType.allreduce:
+            self._regrouping = Regrouping(self.context.comm, self.context.name)
+
+    def move(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.move(self.context.comm)
+        # The previous Regrouping still helps ranks that have yet to change.
+        self._agree_on_losses()
+        self.restart()
 
     def _check_survives(self) -> None:
         if self._uneven_inputs:
@@ -212,20 +236,22 @@ class ParameterAveraging(Algorithm):
                 "of the two out"
             )
 
-    def _regroup(self, regrouping: Regrouping) -> None:
-        """Change to the graph of the ranks that are left if this round begins it."""
-        context = self.context
-        if self._kind is not self.communication_type:
+    def _check_kind(self) -> None:
+        if self._kind not in (self.communication_type, CommunicationType.allreduce):
             raise ValueError(
                 f"DistributedOptimizer: communication_type {self._kind.name} does not "
                 "go with bfrun --on-failure continue; use "
                 f"{self.communication_type.name}, or leave the option out"
             )
+
+    def _regroup(self, regrouping: Regrouping) -> None:
+        """Change to the graph of the ranks that are left if this round begins it."""
+        context = self.context
         number = context.schedule.round
         left = regrouping.begin_round(number)
         if left is None:
             return
-        self._exchanges[self._kind].regroup(left)
+        self._exchanges[self.communication_type].regroup(left)
         self.restart()
         comm = context.comm
         ranks = tuple(comm.ranks[member] for member in left)

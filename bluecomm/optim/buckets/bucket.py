@@ -53,7 +53,7 @@ class Bucket:
         self._parameters = ParameterViews(self.slots, self.numel, halves)
 
     def lay_out_gradients(
-        self, counters: int, sparse: Iterable[int] | None = None
+        self, counters: int, sparse: Iterable[int] | None = None, halves: int = 1
     ) -> None:
         """Allocate flat memory for gradients.
 
@@ -61,8 +61,9 @@ class Bucket:
             counters: Number of counters behind the flags.
             sparse: Positions of the parameters whose gradients are sparse, which take
                 no flat memory; ``None`` to make sparse gradients dense.
+            halves: 2 to have memory for a result beside that of the gradients.
         """
-        self._gradients = GradientViews(self.slots, counters, sparse)
+        self._gradients = GradientViews(self.slots, counters, sparse, halves)
 
     def __repr__(self) -> str:
         return f"<Bucket {self.name!r}: {len(self.slots)} parameters, {self.dtype}>"

@@ -7,12 +7,30 @@ are checked before each use.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.slots import Slot, is_view
+
+
+class _Half:
+    """Memory for the gradients of a bucket, and its parts."""
+
+    def __init__(
+        self,
+        laid_out: Mapping[int, Slot],
+        count: int,
+        counters: int,
+        dtype: torch.dtype,
+    ) -> None:
+        numel = max((slot.end for slot in laid_out.values()), default=0)
+        self.flat = shared_empty(numel + 2 * count + counters, dtype).zero_()
+        self.values, tail = self.flat[:numel], self.flat[numel:]
+        self.both_flags, self.counters = tail[: 2 * count], tail[2 * count :]
+        self.flags, self.sparse_flags = tail[:count], tail[count : 2 * count]
+        self.views = {p: slot.view_of(self.flat) for p, slot in laid_out.items()}
 
 
 class GradientViews:
@@ -35,10 +53,15 @@ class GradientViews:
         counters: Number of counters behind the flags.
         sparse: Positions of the parameters whose gradients are sparse on all ranks;
             ``None`` to make sparse gradients dense.
+        halves: 2 to have memory for a result beside that of the gradients.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], counters: int, sparse: Iterable[int] | None
+        self,
+        slots: Sequence[Slot],
+        counters: int,
+        sparse: Iterable[int] | None,
+        halves: int = 1,
     ) -> None:
         self._slots = slots
         self._makes_dense = sparse is None
@@ -49,18 +72,52 @@ class GradientViews:
             if position not in self.sparse:
                 laid_out[position] = dataclasses.replace(slot, offset=numel)
                 numel = laid_out[position].end
-        count = len(slots)
         dtype = slots[0].parameter.dtype
-        self.flat = shared_empty(numel + 2 * count + counters, dtype).zero_()
-        self.values, tail = self.flat[:numel], self.flat[numel:]
-        self._both_flags, self.counters = tail[: 2 * count], tail[2 * count :]
-        self.flags, self.sparse_flags = tail[:count], tail[count : 2 * count]
-        self._views = {p: slot.view_of(self.flat) for p, slot in laid_out.items()}
+        self._current, *others = (
+            _Half(laid_out, len(slots), counters, dtype) for _ in range(halves)
+        )
+        self._other = others[0] if others else None
         self.lengths = [slot.end - slot.offset for slot in laid_out.values()]
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """All values, the flags and the counters."""
+        return self._current.flat
+
+    @property
+    def other(self) -> torch.Tensor | None:
+        """The half that is not in use, like ``flat``, if there is one."""
+        return None if self._other is None else self._other.flat
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The gradients of the parameters with flat memory, and padding."""
+        return self._current.values
+
+    @property
+    def counters(self) -> torch.Tensor:
+        """The counters behind the flags."""
+        return self._current.counters
+
+    @property
+    def flags(self) -> torch.Tensor:
+        """For each parameter, whether it has a gradient."""
+        return self._current.flags
+
+    @property
+    def sparse_flags(self) -> torch.Tensor:
+        """For each parameter, whether its gradient is sparse."""
+        return self._current.sparse_flags
+
+    def swap(self) -> None:
+        """Use the other half from now on."""
+        assert self._other is not None
+        self._current, self._other = self._other, self._current
 
     def keep(self, position: int) -> None:
         """Move the gradient of one parameter into flat memory, if it belongs there."""
-        parameter, view = self._slots[position].parameter, self._views.get(position)
+        parameter = self._slots[position].parameter
+        view = self._current.views.get(position)
         grad = parameter.grad
         if grad is None or view is None:
             return
@@ -82,9 +139,10 @@ class GradientViews:
             grad = slot.parameter.grad
             present.append(float(grad is not None))
             sparse.append(float(grad is not None and grad.layout is not torch.strided))
-            if position in self._views and (sparse[-1] or not present[-1]):
-                self._views[position].zero_()
-        self._both_flags.copy_(torch.tensor(present + sparse))
+            view = self._current.views.get(position)
+            if view is not None and (sparse[-1] or not present[-1]):
+                view.zero_()
+        self._current.both_flags.copy_(torch.tensor(present + sparse))
 
     def clear(self) -> None:
         """Zero the flat memory; the parameters' gradients are left alone."""
@@ -96,7 +154,7 @@ class GradientViews:
         Parameters with a sparse gradient on any rank are left alone.
         """
         has_gradient, found = self.flags.tolist(), self.found_sparse()
-        for position, view in self._views.items():
+        for position, view in self._current.views.items():
             if position not in found:
                 parameter = self._slots[position].parameter
                 parameter.grad = view if has_gradient[position] > 0 else None
@@ -104,4 +162,4 @@ class GradientViews:
     def found_sparse(self) -> list[int]:
         """Return the positions in flat memory whose gradient is sparse on any rank."""
         flags = self.sparse_flags.tolist()
-        return [position for position in self._views if flags[position] > 0]
+        return [position for position in self._current.views if flags[position] > 0]

@@ -67,6 +67,10 @@ class Exchange(abc.ABC):
     ) -> Handle[torch.Tensor]:
         """Start the operation; ``source`` must not change until it has finished."""
 
+    def move(self, comm: Communicator) -> None:
+        """Go on in another world of the same ranks, all of which take part."""
+        self._comm = comm
+
     def regroup(self, left: Sequence[int]) -> None:
         """Go on with the members that are left, ascending.
 
@@ -138,6 +142,10 @@ class NeighborExchange(GraphExchange):
     """``neighbor_allreduce``: average with the in-neighbors."""
 
     level = RANKS
+
+    def move(self, comm: Communicator) -> None:
+        super().move(comm)
+        self._regrouped = None
 
     def regroup(self, left: Sequence[int]) -> None:
         schedule = self._schedule_for(left)
