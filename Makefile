@@ -6,6 +6,7 @@
 #   make check    lint, types, commits, C++ warnings     make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
+#   make survive      all faults with all algorithms, to build/survive; takes long
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
@@ -26,7 +27,7 @@ SHELL := /bin/bash
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu check clang-check \
+.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu survive check clang-check \
     lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -233,6 +234,10 @@ test-faults: $(VENV)/.dev $(VENV)/.extension
 test-gpu: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest -m gpu -o faulthandler_timeout=2000 tests/gpu
 	$(BIN)/python -m tests.gpu.speed
+
+# Each fault with each algorithm on its own, over shm, over tcp, and on two hosts.
+survive: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/python -m tests.tools.fault_matrix build/survive
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

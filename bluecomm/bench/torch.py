@@ -43,7 +43,7 @@ from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.timing import measure
 from bluecomm.bench.training import measuring
 from bluecomm.bench.training.compute import EmulatedModel, EmulatedOptimizer
-from bluecomm.bench.training.contenders import DDP, FSDP, Trainer
+from bluecomm.bench.training.contenders import DDP, FSDP, SILENT_DDP, Trainer
 from bluecomm.bench.training.models import MODELS, layers_of
 from bluecomm.bench.training.report import TrainReport
 from bluecomm.runtime import current_communicator
@@ -52,7 +52,7 @@ _DEFAULT_SIZES = ("4", "4K", "64K", "1M", "8M", "64M")
 Contender = Through | Native | DeepSpeed
 
 _NOTHING = "none"
-_DDP_STEPS = (DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
+_DDP_STEPS = (DDP, SILENT_DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
 _FSDP_STEPS = (FSDP, f"{FSDP}:{BLUECOMM}")
 
 

@@ -101,7 +101,9 @@ class TorchReport:
 def exposed_ratios(steps: TrainReport) -> list[str]:
     """Return lines that compare each step over bluecomm with its twin over gloo.
 
-    They compare the time beyond the same step without communication.
+    They compare the time beyond the same step of a model without DDP. If DDP without
+    communication was measured, too, further lines also subtract its copies of the
+    gradients.
     """
     exposed = {time.contender: time.exposed_ms for time in steps.times}
     lines = []
@@ -110,9 +112,16 @@ def exposed_ratios(steps: TrainReport) -> list[str]:
         gloo = exposed.get(name)
         if not options.startswith(BLUECOMM) or gloo is None:
             continue
-        share = f"{gloo / own:.2f}" if own > 0 else "infinite"
-        lines.append(f"exposed, {name} over gloo / {label}: {share}")
+        lines.append(f"exposed, {name} over gloo / {label}: {_share(gloo, own)}")
+        copies = exposed.get(f"{name}:silent")
+        if copies is not None:
+            share = _share(gloo - copies, own - copies)
+            lines.append(f"the same less {name}:silent: {share}")
     return lines
+
+
+def _share(gloo: float, own: float) -> str:
+    return f"{gloo / own:.2f}" if own > 0 else "infinite"
 
 
 def _native_of(m: Measurement) -> str:

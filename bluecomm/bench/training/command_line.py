@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any that DistributedOptimizer knows, none, ddp, or fsdp (FSDP2, each "
         "layer); options are atc and every=STEPS (parameter averaging), static (all "
         "in-neighbors in each step), bluecomm (backend of ddp and fsdp; default: "
-        "gloo), ordinary (memory of the buckets of ddp:bluecomm), "
+        "gloo), silent (ddp without communication), ordinary (memory of the buckets of "
+        "ddp:bluecomm), "
         f"bucket=SIZE (default: {' '.join(default_names())})",
     )
     _add_modes(parser.add_mutually_exclusive_group())

@@ -37,14 +37,17 @@ class EmulatedModel(nn.Module):
     Args:
         layers: The layers. A layer takes time in proportion to its multiplications.
         step_s: Seconds of the forward and backward pass together.
+        gradient: Value of each element of each gradient.
     """
 
-    def __init__(self, layers: Sequence[Layer], step_s: float) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], step_s: float, gradient: float = 1e-3
+    ) -> None:
         super().__init__()
         self._accelerator = _Accelerator()
         work = [layer.multiplications() for layer in layers]
         self.layers = nn.ModuleList(
-            _EmulatedLayer(layer, self._accelerator, step_s * own / sum(work))
+            _EmulatedLayer(layer, self._accelerator, step_s * own / sum(work), gradient)
             for layer, own in zip(layers, work, strict=True)
         )
 
@@ -91,13 +94,15 @@ class _Accelerator:
 class _EmulatedLayer(nn.Module):
     """Parameters whose gradients appear when the accelerator has finished the layer."""
 
-    def __init__(self, layer: Layer, accelerator: _Accelerator, step_s: float) -> None:
+    def __init__(
+        self, layer: Layer, accelerator: _Accelerator, step_s: float, gradient: float
+    ) -> None:
         super().__init__()
         self.values = nn.ParameterList(
             nn.Parameter(torch.zeros(shape)) for shape in layer.shapes()
         )
         # The accelerator writes its results here; this costs no core.
-        self.gradients = [torch.full_like(p, 1e-3) for p in self.values]
+        self.gradients = [torch.full_like(p, gradient) for p in self.values]
         self.accelerator = accelerator
         self.forward_s = step_s * _FORWARD_SHARE
         self.backward_s = step_s - self.forward_s

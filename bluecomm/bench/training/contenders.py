@@ -23,6 +23,8 @@ from bluecomm.topology import OnePeerExponential, default_schedule
 ALONE = "none"
 DDP = "ddp"
 FSDP = "fsdp"
+_SILENT = "silent"
+SILENT_DDP = f"{DDP}:{_SILENT}"
 
 # Names that are not algorithms of DistributedOptimizer.
 _PLAIN = (ALONE, DDP, FSDP)
@@ -46,6 +48,8 @@ class Contender:
         every: Steps from one round of parameter averaging to the next.
         backend: Name of torch's process group among the groups, for ``ddp`` and
             ``fsdp``.
+        communicates: Whether ``ddp`` reduces its buckets; otherwise only its own copies
+            remain, which take the same time with each backend.
     """
 
     label: str
@@ -55,6 +59,7 @@ class Contender:
     bucket_nbytes: int | None = None
     every: int = 1
     backend: str = GLOO
+    communicates: bool = True
 
     @classmethod
     def parse(cls, label: str) -> Contender:
@@ -87,6 +92,8 @@ class Contender:
             return {"backend": option}
         if option == "ordinary" and self.backend == BLUECOMM and self.name == DDP:
             return {"backend": ORDINARY_BUCKETS}
+        if option == _SILENT and self.name == DDP:
+            return {"communicates": False}
         if option.startswith("bucket=") and self.name not in (ALONE, FSDP):
             return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
         steps = option.removeprefix("every=")
@@ -95,7 +102,8 @@ class Contender:
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
             "parameter averaging also atc and every=STEPS, for neighbors also static, "
-            "for ddp and fsdp bluecomm, for ddp:bluecomm also ordinary"
+            "for ddp and fsdp bluecomm, for ddp also silent (without communication), "
+            "for ddp:bluecomm also ordinary"
         )
 
     @property
@@ -191,9 +199,13 @@ class Trainer:
         options: dict[str, Any] = {}
         if contender.bucket_nbytes is not None:
             options["bucket_cap_mb"] = contender.bucket_nbytes / (1 << 20)
-        return nn.parallel.DistributedDataParallel(
+        wrapped = nn.parallel.DistributedDataParallel(
             model, process_group=self._groups[contender.backend], **options
         )
+        if not contender.communicates:
+            # torch checks annotations, which are text in this file; a lambda has none.
+            wrapped.register_comm_hook(None, lambda _, bucket: _future(bucket.buffer()))
+        return wrapped
 
     def _shard(self, contender: Contender, model: Any) -> None:
         from torch.distributed.fsdp import fully_shard
@@ -228,6 +240,12 @@ def _one_peer(name: str, comm: Communicator) -> dict[str, object]:
     if name == _MACHINES:
         return {"topology": OnePeerExponential(comm.machine_size)}
     return {}
+
+
+def _future(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(value)
+    return done
 
 
 def _do_nothing() -> None:

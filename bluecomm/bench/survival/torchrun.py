@@ -1,0 +1,79 @@
+"""What DDP under torchrun does after the same kill -9: the peer of ``survive``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+
+from bluecomm.bench.survival.faults import Fault
+from bluecomm.bench.survival.job import Command, JobEffort, cause, started
+from bluecomm.bench.training.contenders import DDP
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerOutcome:
+    """How a job of another library has gone on after a fault.
+
+    Attributes:
+        peer: Name of the peer.
+        fault: Name of the fault.
+        ranks: Number of ranks.
+        goes_on: Whether the other ranks have made another step.
+        seconds: Seconds from the fault until then, or else until the job ended.
+        repeated: Steps that are done again, because nothing was saved.
+        text: The error, or how the job goes on.
+    """
+
+    peer: str
+    fault: str
+    ranks: int
+    goes_on: bool
+    seconds: float
+    repeated: int
+    text: str
+
+
+def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:
+    """Kill ranks of a job of DDP over gloo.
+
+    Args:
+        fault: The ranks, by name.
+        effort: How long the job trains.
+        restarts: How often torchrun may start all ranks again.
+
+    Raises:
+        RuntimeError: The job failed before the fault.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(fault.ranks), "--max-restarts", str(restarts)]
+    command = Command(DDP, "gloo", launcher, {})
+    with started(command, fault, effort) as job:
+        job.wait_for_step(effort.before)
+        pids, fault_ns = job.pids(), time.monotonic_ns()
+        cause(fault, pids, print)
+        code = job.wait()
+        end_ns, logs, output = time.monotonic_ns(), job.logs(), job.output
+    anew = [log for log in logs if log.steps and log.steps[0].end_ns > fault_ns]
+    first = [log.steps[1].end_ns for log in anew if len(log.steps) > 1]
+    done = [log.steps[-1].number for log in logs if log.steps and log not in anew]
+    if first:
+        text = "starts all ranks again from the last checkpoint"
+    else:
+        text = f"exit code {code}: {_error(output)}"
+    return PeerOutcome(
+        peer=f"torchrun --max-restarts {restarts}, DDP over gloo",
+        fault=fault.name,
+        ranks=fault.ranks,
+        goes_on=bool(first),
+        seconds=1e-9 * (min(first, default=end_ns) - fault_ns),
+        repeated=max(done) if first else 0,
+        text=text,
+    )
+
+
+def _error(output: str) -> str:
+    """Return the last error of a rank in the output, in short."""
+    errors = re.findall(r"\b(RuntimeError: .{,160})", output)
+    return errors[-1] if errors else "no error of a rank"

@@ -1,0 +1,208 @@
+"""``survive``: step logs, what is judged from them, and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bluecomm.bench.__main__ import main
+from bluecomm.bench.survival.faults import BY_NAME, NONE
+from bluecomm.bench.survival.leftovers import count_left
+from bluecomm.bench.survival.outcome import JobRecord, expected_values, judge
+from bluecomm.bench.survival.plot import draw_gaps
+from bluecomm.bench.survival.report import SurvivalReport, verdict
+from bluecomm.bench.survival.speed import Cost, Goodput
+from bluecomm.bench.survival.step_log import Step, StepLog, StepWriter, read_logs
+from bluecomm.bench.survival.torchrun import PeerOutcome
+
+MS = 1_000_000
+KILL = BY_NAME["kill"]
+EXPECTED = {number: float(number) for number in range(11)}
+
+
+def log(rank, end_ms, *, without=(), again=(), more=0.0):
+    """Return the log of a rank; ``end_ms`` is a list, or one step every 50 ms."""
+    steps = []
+    for number, end in enumerate(end_ms):
+        value = number + (more if number > 5 else 0.0)
+        copies = (number not in without) + (number in again)
+        steps += [Step(number, round(end * MS), value, value)] * copies
+    return StepLog(rank, 100 + rank, tuple(steps))
+
+
+EVEN = [50.0 * number for number in range(11)]
+VICTIM = log(2, EVEN[:5])
+
+
+def record(*logs, **changes):
+    fields = {
+        "label": "d2",
+        "transport": "shm",
+        "steps": 10,
+        "logs": logs,
+        "fault_ns": 210 * MS,
+        "gone": {2},
+        "exit_code": 0,
+        "left": 0,
+    }
+    return JobRecord(**{**fields, **changes})
+
+
+def test_a_log_is_read_up_to_its_last_whole_record(tmp_path):
+    writer = StepWriter(tmp_path, 3)
+    writer.note(0, [0.0, 0.0])
+    writer.note(1, [1.0, 2.0])
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes() + b"half")
+    (found,) = read_logs(tmp_path)
+    assert (found.rank, len(found.steps)) == (3, 2)
+    assert found.steps[1][2:] == (1.0, 2.0)
+    assert found.steps[0].end_ns <= found.steps[1].end_ns
+
+
+def test_the_gap_is_the_time_beyond_a_step():
+    late = [*EVEN[:6], *(end + 120 for end in EVEN[6:])]
+    found = judge(record(log(0, EVEN), log(1, late), VICTIM), KILL, EXPECTED)
+    assert found.step_ms == pytest.approx(50)
+    assert found.gap_ms == pytest.approx(120)
+    assert found.goes_on
+    assert verdict(found) == "ok"
+    assert verdict(dataclasses.replace(found, gap_ms=251)) == "over the limit"
+
+
+def test_gaps_before_the_fault_and_after_the_first_end_do_not_count():
+    slow_start = [0.0, *(end + 400 for end in EVEN[1:])]
+    slow_end = [*slow_start[:-1], slow_start[-1] + 700]
+    job = record(log(0, slow_start), log(1, slow_end), VICTIM, fault_ns=610 * MS)
+    assert judge(job, KILL, EXPECTED).gap_ms == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("survivor", "lost", "double"),
+    [
+        (log(1, EVEN), 0, 0),
+        (log(1, EVEN, without=[7]), 1, 0),
+        (log(1, EVEN, again=[7]), 0, 1),
+        (log(1, EVEN, more=1.0), 0, 1),
+        (log(1, EVEN, more=-2.0), 2, 0),
+    ],
+    ids=["none", "missing", "again", "applied twice", "two not applied"],
+)
+def test_each_step_is_counted(survivor, lost, double):
+    found = judge(record(log(0, EVEN), survivor, VICTIM), KILL, EXPECTED)
+    assert (found.lost_steps, found.double_steps) == (lost, double)
+    assert found.goes_on is not bool(lost or double)
+    assert verdict(found) == ("FAILED" if lost or double else "ok")
+
+
+def test_weights_that_do_not_sum_to_one_are_noticed():
+    off = log(1, EVEN, more=0.2)
+    found = judge(record(log(0, EVEN), off, VICTIM), KILL, EXPECTED)
+    assert found.drift == pytest.approx(0.2)
+    assert not found.goes_on
+
+
+@pytest.mark.parametrize("name", ["short-pause", "late", "load"])
+def test_ranks_that_were_only_slow_may_not_be_excluded(name):
+    fault = BY_NAME[name]
+    logs = [log(rank, EVEN) for rank in (0, 1, 3)]
+    assert judge(record(*logs, log(2, EVEN)), fault, EXPECTED).excluded == 1
+    assert judge(record(*logs, VICTIM, gone=()), fault, EXPECTED).excluded == 1
+    assert judge(record(*logs, log(2, EVEN), gone=()), fault, EXPECTED).excluded == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"exit_code": 137}, {"exit_code": None}, {"left": 1}]
+)
+def test_the_end_of_the_job_counts(change):
+    job = record(log(0, EVEN), log(1, EVEN), VICTIM, **change)
+    assert verdict(judge(job, KILL, EXPECTED)) == "FAILED"
+
+
+def test_expected_values_are_those_of_all_ranks():
+    assert expected_values([log(0, EVEN), log(1, EVEN)]) == EXPECTED
+    with pytest.raises(ValueError, match=r"rank 1, step 6: .*another rank has 6.0"):
+        expected_values([log(0, EVEN), log(1, EVEN, more=0.5)])
+
+
+def test_leftovers_are_counted_by_name(tmp_path):
+    assert count_left("no such mark", tmp_path) == 0
+    (tmp_path / "bfrun-1").mkdir()
+    (tmp_path / "logs").mkdir()
+    assert count_left("no such mark", tmp_path) == 1
+
+
+@pytest.fixture
+def report():
+    outcomes = [
+        judge(record(log(0, EVEN), VICTIM, transport=transport), fault, EXPECTED)
+        for fault in (KILL, BY_NAME["late"])
+        for transport in ("shm", "tcp")
+    ]
+    about = {"step_ms": 50.0, "cores": 2, "load_before": 0.5, "load_after": 3.25}
+    return SurvivalReport(
+        about=about,
+        outcomes=outcomes,
+        costs=[Cost("d2", "shm", 4, 3, 10.1, 10.0, 0.01)],
+        goodputs=[Goodput("d2", "tcp", 8, 4, 10.0, 19.0, 19.5, 0.75)],
+        peers=[PeerOutcome("torchrun", "kill", 4, False, 5.4, 0, "ends with 1")],
+        not_covered=["gossip_pga"],
+    )
+
+
+def test_the_report_is_read_as_it_was_written(report, tmp_path):
+    report.write(tmp_path / "survive.json")
+    assert SurvivalReport.read(tmp_path / "survive.json") == report
+
+
+def test_the_report_names_faults_limits_and_what_is_not_covered(report, capsys):
+    report.print()
+    shown = capsys.readouterr().out
+    for text in (
+        "kill -9 of one of 4",
+        " 250 ",
+        "steps of 50 ms, 2 cores, load 0.5 to 3.2",
+        "+1.00 %",
+        "8 to 4",
+        "97.4 %",
+        "torchrun, kill -9 of one of 4: has ended after 5.4 s",
+        "not covered: gossip_pga",
+    ):
+        assert text in shown, shown
+
+
+@pytest.mark.parametrize(
+    ("label", "limit"), [("d2", 0.97), ("allreduce:atc", 0.9), ("local_sgd", 0.9)]
+)
+def test_survivors_that_agree_first_may_be_slower(label, limit, report):
+    found = dataclasses.replace(report.goodputs[0], algorithm=label)
+    assert found.limit == limit
+
+
+def test_the_plot_has_a_panel_for_each_fault(report):
+    pytest.importorskip("matplotlib")
+    figure = draw_gaps(report)
+    assert [axes.get_title() for axes in figure.axes] == [
+        "kill -9 of one of 4",
+        "one step takes 2 s more",
+    ]
+    with pytest.raises(ValueError, match="there are no gaps to draw"):
+        draw_gaps(dataclasses.replace(report, outcomes=[]))
+
+
+def test_wrong_command_lines(capsys, monkeypatch, tmp_path):
+    assert main(["survive", "--faults", "--plot", str(tmp_path / "a.png")]) == 2
+    assert "--plot draws the gaps after faults" in capsys.readouterr().err
+    monkeypatch.setenv("BLUECOMM_AGENT_SOCKET", "/tmp/socket")
+    assert main(["survive"]) == 2
+    assert "start it without bfrun" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["survive", "--faults", "flood"])
+    assert "invalid choice: 'flood'" in capsys.readouterr().err
+
+
+def test_nothing_fails_without_a_victim():
+    assert not NONE.victims
+    assert NONE.spares_all
