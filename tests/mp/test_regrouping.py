@@ -113,3 +113,35 @@ def test_events_are_kept_in_order():
     ]
     assert left == [2]
     assert gone == (1, 0)
+
+
+def opens(begun, reports):
+    """Return from which round on this rank goes on, and with whom, if it is not lost.
+
+    Args:
+        begun: For each rank, the last round that it has begun.
+        reports: For each rank, the ranks of whose loss it hears before it waits.
+    """
+    comm, mine = current_communicator(), begun[bf.rank()]
+    if bf.rank() in {rank for heard in reports for rank in heard}:
+        bf.barrier()
+        return None
+    regrouping = Regrouping(comm, "test", lead=1, begun=mine, opens=True)
+    for rank in reports[bf.rank()]:
+        comm.world.members.remove(rank, "lost", f"rank {rank} is lost")
+    first = regrouping.first()
+    left = [regrouping.begin_round(number) for number in range(mine + 1, first + 1)]
+    bf.barrier()
+    regrouping.close()
+    assert left[:-1] == [None] * (len(left) - 1)
+    return first, left[-1]
+
+
+@pytest.mark.parametrize(
+    "reports", [[[], [], []], [[2], [2], []]], ids=["all", "without a lost one"]
+)
+def test_all_ranks_begin_at_the_round_that_nobody_has_begun(reports):
+    results = [found for found in run_ranks(3, opens, [7, 0, 5], reports) if found]
+    gone = {rank for heard in reports for rank in heard}
+    left = tuple(rank for rank in range(3) if rank not in gone)
+    assert results == [(8, left)] * len(left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from tests.launchers.support import (
     findings,
     program,
 )
+from tests.support.ports import held_port
 from tests.support.trainers import TRAINER_LIMIT_S
 
 pytestmark = pytest.mark.slurm
@@ -77,12 +77,11 @@ def test_without_either_the_error_names_both_ways_out(slurm):
 def test_process_groups_meet_in_the_store_of_torch(slurm, kind, tmp_path):
     where = ["-n", "2", "-N", "1", f"--mpi={kind}"]
     module = "tests.launchers.both_apis"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    done = slurm.run(
-        *("srun", *where, sys.executable, "-m", module, str(tmp_path)),
-        environ={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-    )
+    with held_port() as port:
+        done = slurm.run(
+            *("srun", *where, sys.executable, "-m", module, str(tmp_path)),
+            environ={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        )
     assert done.returncode == 0, done.stderr
     assert [one["rank"] for one in findings(done)] == [0, 1]
 

@@ -130,7 +130,7 @@ class Cluster:
         )
 
 
-def _reason_for_none() -> str | None:
+def reason_for_no_hosts() -> str | None:
     """Return why this machine cannot create namespace hosts, or None if it can."""
     if os.geteuid() != 0:
         return "needs root"
@@ -148,7 +148,7 @@ def _reason_for_none() -> str | None:
 
 def needs_hosts() -> None:
     """Skip the test with the reason where namespaces cannot be made; fail it in CI."""
-    reason = _reason_for_none()
+    reason = reason_for_no_hosts()
     if reason is not None:
         text = f"no namespace hosts on this machine: {reason}"
         if os.environ.get("CI"):

@@ -1,123 +1,174 @@
-"""A job whose ranks train with several algorithms while some of them are lost.
+"""A rank that trains with several algorithms while some of the ranks are hit by faults.
 
-Each rank in ``victims`` ends itself as ``how`` says. Each of the others steps until all
-of its optimizers have the graph of those who are left, and 40 steps longer, so all of
-them do the same number of steps. The rate is 0, so each algorithm only averages.
+Each rank steps until all of its optimizers have the graph of the ranks that are left,
+or collectives count only these ranks, and then takes 40 more steps. So all survivors do
+the same number of steps. Three parameters show whether the weights sum to one
+(``ones``), whether all ranks mix (``ranks``), and how many updates were applied
+(``steps``).
 """
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+import json
 import os
-import re
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Literal
+import threading
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 
 import bluecomm as bf
-from tests.support.launch import Launched
 
-How = Literal["kill", "raise", "outside"]
-
-LOSS_AT = 5
 AFTER = 40
+# Their ranks are still there afterwards.
+SPARING = ("late", "pause")
+# A rank that has left early has not failed.
+LEAVING = "leave"
+# With outer steps or momentum, parameters do not count steps.
+NOT_COUNTING = ("decentlam", "diloco", "noloco")
+# These average gradients or progress, so parameters that start apart stay apart.
+NOT_MIXING = ("diloco", "gradient_allreduce")
+# These have no graph.
+WITHOUT_NEIGHBORS = (*NOT_MIXING, "allreduce", "local_sgd")
 
 
-def survival_command(
-    victims: Sequence[int], how: How, algorithms: Sequence[str]
-) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A fault of one rank, or its early end.
+
+    Attributes:
+        rank: The rank.
+        how: A key of ``WAYS``.
+        step: The step after which it happens.
+    """
+
+    rank: int
+    how: str
+    step: int = 5
+
+
+def survival_command(hits: Sequence[Hit], algorithms: Sequence[str]) -> list[str]:
     """Return the command of the ranks.
 
     Args:
-        victims: Ranks that end.
-        how: Whether they kill themselves, raise, or print ``ready`` and go on until
-            the test kills them.
+        hits: The faults.
         algorithms: Algorithms that run at the same time.
     """
+    plan = [dataclasses.asdict(hit) for hit in hits]
     module = [sys.executable, "-m", "tests.support.survival"]
-    return [*module, ",".join(map(str, victims)), how, *algorithms]
+    return [*module, json.dumps(plan), *algorithms]
 
 
-def check_survivors(
-    job: Launched, size: int, victims: Sequence[int], algorithms: Sequence[str]
-) -> None:
-    """Check what a job has printed: each survivor has the same values."""
-    survivors = [rank for rank in range(size) if rank not in victims]
-    for algorithm in algorithms:
-        values = set()
-        for rank in survivors:
-            pattern = rf"^\[{rank}\] {algorithm}: (\w+) (.*)$"
-            said = re.search(pattern, job.out, re.MULTILINE)
-            assert said, job.out + job.err
-            assert said[1] == "True", f"{algorithm}: the weights do not sum to one"
-            values.add(float(said[2]))
-        assert max(values) - min(values) < 0.05, f"{algorithm}: {values}"
-    last = job.err.splitlines()[-1]
-    assert f"finished with {len(survivors)} of {size} ranks; lost" in last, job.err
+def _outside() -> None:
+    print("ready", flush=True)
 
 
-def end(how: str) -> None:
-    """End this process, unless the test does."""
-    if how == "outside":
-        print("ready", flush=True)
-    elif how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        raise KeyError(f"no luck on rank {bf.rank()}")
+def _raise() -> None:
+    raise KeyError(f"no luck on rank {bf.rank()}")
+
+
+def _pause() -> None:
+    script = f"kill -STOP {os.getpid()}; sleep 0.2; kill -CONT {os.getpid()}"
+    subprocess.Popen(["sh", "-c", script])
+
+
+def _kill() -> None:
+    kill = (os.getpid(), signal.SIGKILL)
+    threading.Timer(0.003 * (os.getpid() % 4), os.kill, kill).start()
+
+
+def _fork() -> None:
+    # Unlike fork(), it does not call bluecomm's handlers, which close the descriptors.
+    if ctypes.PyDLL(None)._Fork() == 0:
+        while True:
+            signal.pause()
+    _kill()
+
+
+# How a rank is hit. "kill" comes at any time during a step, "fork" likewise, after a
+# child has inherited all descriptors. With "outside" the rank goes on until the test
+# kills it.
+WAYS: dict[str, Callable[[], object]] = {
+    "_exit": lambda: os._exit(4),
+    "abort": os.abort,
+    "exit": lambda: sys.exit(3),
+    "fork": _fork,
+    "kill": _kill,
+    "late": lambda: time.sleep(1.0),
+    "leave": lambda: sys.exit(0),
+    "outside": _outside,
+    "pause": _pause,
+    "raise": _raise,
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
+def make_optimizer(algorithm: str) -> tuple[torch.nn.ParameterDict, torch.optim.SGD]:
+    """Return a model of three parameters and its optimizer."""
+    model = torch.nn.ParameterDict(
+        {
+            "ones": torch.nn.Parameter(torch.ones(10_000)),
+            "ranks": torch.nn.Parameter(torch.full((5,), float(bf.rank()))),
+            "steps": torch.nn.Parameter(torch.zeros(5)),
+        }
+    )
+    still = {"params": [model["ones"], model["ranks"]], "lr": 0.0}
+    plain = torch.optim.SGD([still, {"params": [model["steps"]]}], lr=1.0)
+    # Less momentum, so that it decays within the steps.
+    settings = {"momentum": 0.5} if algorithm == "decentlam" else {}
+    return model, bf.DistributedOptimizer(
+        plain,
+        named_parameters=model.named_parameters(),
+        algorithm=algorithm,
+        **settings,
+    )
 
 
 def main() -> None:
-    """Train, and print what is left of the differences between the ranks."""
-    victims = [int(rank) for rank in sys.argv[1].split(",")]
-    how, algorithms = sys.argv[2], sys.argv[3:]
+    """Train, and print the parameters."""
+    hits = [Hit(**fields) for fields in json.loads(sys.argv[1])]
+    algorithms = sys.argv[2:]
     bf.init()
-    rank = bf.rank()
-    models, optimizers = [], []
-    for algorithm in algorithms:
-        # "ones" shows whether weights sum to one, "ranks" whether everyone mixes.
-        model = torch.nn.ParameterDict(
-            {
-                "ones": torch.nn.Parameter(torch.ones(10_000)),
-                "ranks": torch.nn.Parameter(torch.full((5,), float(rank))),
-            }
-        )
-        # Less momentum, so that it decays within the steps.
-        settings = {"momentum": 0.5} if algorithm == "decentlam" else {}
-        models.append(model)
-        optimizers.append(
-            bf.DistributedOptimizer(
-                torch.optim.SGD(model.parameters(), lr=0.0),
-                named_parameters=model.named_parameters(),
-                algorithm=algorithm,
-                **settings,
-            )
-        )
-    gone = len(victims)
+    made = [make_optimizer(algorithm) for algorithm in algorithms]
+    gone = {hit.rank for hit in hits if hit.how not in SPARING}
+    remaining = bf.size() - len(gone)
+    neighbors = sum(algorithm not in WITHOUT_NEIGHBORS for algorithm in algorithms)
+    last = max(hit.step for hit in hits)
     step = left = 0
     while left < AFTER:
-        for optimizer in optimizers:
+        for _, optimizer in made:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = -torch.ones_like(parameter)
             optimizer.step()
         step += 1
-        if rank in victims and step == LOSS_AT:
-            end(how)
+        for hit in hits:
+            if (hit.rank, hit.step) == (bf.rank(), step):
+                WAYS[hit.how]()
+        # All ranks get the same number in the same step, as they get a new graph.
+        present = 0
+        if not neighbors:
+            present = round(bf.allreduce(torch.ones(1), average=False).item())
         regrouped = [e for e in bf.elastic.events() if e.kind == "regrouped"]
-        final = [e for e in regrouped if len(e.left) == bf.size() - gone]
-        left += len(final) >= len(algorithms)
-    for algorithm, model, optimizer in zip(algorithms, models, optimizers, strict=True):
+        final = [e for e in regrouped if len(e.left) == remaining]
+        is_final = len(final) >= neighbors if neighbors else present == remaining
+        left += step >= last and (not gone or is_final)
+    for algorithm, (model, optimizer) in zip(algorithms, made, strict=True):
         optimizer.synchronize()
-        ones, ranks = model["ones"], model["ranks"]
-        is_one = bool((ones - 1).abs().max() < 1e-5)
-        print(f"{algorithm}: {is_one} {ranks[0].item():.3f}", flush=True)
+        is_one = bool((model["ones"] - 1).abs().max() < 1e-5)
+        value, steps = model["ranks"][0].item(), model["steps"][0].item()
+        print(f"{algorithm}: {is_one} {value:.3f} {steps - step:.3f}", flush=True)
     # Other survivors may have finished already, and then they have gone, too.
+    failed = {hit.rank for hit in hits if hit.rank in gone and hit.how != LEAVING}
     lost = [event.rank for event in bf.elastic.events() if event.kind == "lost"]
-    assert sorted(lost) == victims, lost
-    assert set(victims) <= set(bf.stats().gone)
-    assert not set(victims) & set(bf.elastic.members())
+    assert set(lost) == failed, lost
+    assert gone <= set(bf.stats().gone)
+    assert not gone & set(bf.elastic.members())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,19 @@ def call_operations(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [handle.wait(), bf.synchronize(started), first]
 
 
+@bf.elastic.run
+def train_epochs(state: bf.elastic.TorchState, count: int) -> float:
+    for state.epoch in range(state.epoch, count):  # noqa: B020
+        state.commit()
+    return 1.0 if bluecomm.torch.elastic.should_stop() else 0.0
+
+
+def call_elastic(model: torch.nn.Module) -> float:
+    state = hvd.elastic.TorchState(model, epoch=0)
+    state.epoch = 1
+    return train_epochs(state, 3)
+
+
 def train(model: torch.nn.Module) -> torch.optim.Optimizer:
     graph = topology_util.ExponentialGraph(bf.size())
     bf.set_topology(graph, is_weighted=bf.topology_util.IsRegularGraph(graph))

@@ -21,8 +21,9 @@ BLUECOMM = [
     {"__init__", "__main__"},
     {"bench"},
     # Planned: docs/architecture.md says what they will hold.
-    {"torch_backend", "lightning", "transformers", "elastic", "data"},
+    {"torch_backend", "lightning", "transformers", "data"},
     {"compat", "topology_util"},
+    {"elastic"},
     {"optim"},
     # Functions of the root module that no operation calls.
     {"basics", "active_topology", "timeline"},

@@ -56,7 +56,7 @@ broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
 reducescatter reducescatter_async grouped_reducescatter grouped_reducescatter_async
 barrier join poll synchronize
 DistributedOptimizer broadcast_parameters broadcast_optimizer_state
-broadcast_object allgather_object SyncBatchNorm start_timeline stop_timeline
+broadcast_object allgather_object SyncBatchNorm start_timeline stop_timeline elastic
 """
 
 STARTING = [name for name in bf.__all__ if re.search("_(nonblocking|async)_?$", name)]
