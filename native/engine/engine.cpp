@@ -23,6 +23,9 @@ std::chrono::microseconds spin_for(int ranks_here) {
 // About the time in which another rank of this machine answers, if it is not late.
 constexpr std::chrono::microseconds kYield{50};
 
+// Longest time to read what a lost peer has sent. Usually everything is here at once.
+constexpr std::chrono::milliseconds kLastMessages{200};
+
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports)
@@ -251,6 +254,7 @@ std::vector<PendingRequest> Engine::pending() {
 
 void Engine::peer_lost(int rank, std::string text) {
   progress_.run([&] {
+    if (!suspended_at_) read_last_messages();
     dispatcher_.peer_lost(rank, std::move(text));
     if (!suspended_at_) poll();
   });
@@ -345,6 +349,14 @@ bool Engine::poll() {
     // It is unknown which messages have been processed.
     dispatcher_.fail_all(Code::kInternal, error.what(), -1);
     return true;
+  }
+}
+
+// Takes what has arrived. On a busy machine the news of a loss may come before this rank
+// has read what the peer sent, and an operation may need nothing else.
+void Engine::read_last_messages() {
+  const Clock::time_point limit = Clock::now() + kLastMessages;
+  while (poll() && Clock::now() < limit) {
   }
 }
 

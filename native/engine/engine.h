@@ -139,6 +139,7 @@ class Engine final : public WindowHost, private Work {
   RequestId run_call(AnyCall call);
   void check_started() const;
   void begin(Caller caller);
+  void read_last_messages();
   bool poll() override;
   bool outstanding() const override { return dispatcher_.outstanding(); }
   std::uint64_t completions() const override { return dispatcher_.completions(); }

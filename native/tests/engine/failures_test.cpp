@@ -378,6 +378,27 @@ TEST(failures, data_sent_before_a_goodbye_stays_valid) {
   });
 }
 
+TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_first) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    EngineWorld world(2);
+    Engine& slow = world.engine(0);
+    Engine& lost = world.engine(1);
+    std::vector<float> ours(4, 1.0F);
+    std::vector<float> theirs(4, 2.0F);
+    const RequestId id =
+        slow.submit(make_call(slow, Kind::kAllreduce, "x", ours, ours));
+    slow.suspend();
+    CHECK_EQ(
+        run_call(lost, make_call(lost, Kind::kAllreduce, "x", theirs, theirs)).text,
+        "");
+    slow.resume();
+    slow.peer_lost(1, "rank 1 was killed");
+    CHECK_EQ(slow.wait(id, Clock::now() + kDeadline)->text, "");
+    CHECK_EQ(ours[3], 3.0F);
+    slow.release(id);
+  }
+}
+
 TEST(failures, closing_ends_operations_on_all_ranks) {
   EngineWorld world(3);
   std::latch started(2);
