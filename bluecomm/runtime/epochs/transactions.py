@@ -185,6 +185,7 @@ class Transactions:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.locked():
+                before = self._awaited(transaction)
                 self._advance(transaction)
                 if transaction.is_over:
                     return True
@@ -193,7 +194,9 @@ class Transactions:
                     return False
                 request = self._awaited(transaction)
                 if request is None:
-                    self.changed.wait(min(LOOK_S, left_s or LOOK_S))
+                    # A request that has just ended notifies nobody.
+                    if before is None:
+                        self.changed.wait(min(LOOK_S, left_s or LOOK_S))
                     continue
             request.await_end(left_s)
 

@@ -1,5 +1,6 @@
 """Transactions on one rank, with an engine whose requests end when the test says so."""
 
+import functools
 import types
 
 import pytest
@@ -182,6 +183,27 @@ def test_a_call_is_in_flight_until_it_is_released(transactions, world):
     world.end_all()
     assert not transactions.is_in_flight("allreduce", "loss")
     handle.wait()
+
+
+class EndsWhenAsked(Request):
+    """A request that ends just after it was asked some times whether it has ended."""
+
+    def __init__(self, call, times):
+        super().__init__(call)
+        self.has_ended = True
+        self.answers = iter([False] * times)
+
+    def done(self):
+        return next(self.answers, True)
+
+
+def test_a_request_that_ends_at_any_moment_is_noticed_at_once(
+    transactions, world, monkeypatch
+):
+    monkeypatch.setattr(transactions.changed, "wait", lambda *_: pytest.fail("waits"))
+    for times in range(6):
+        world.start = functools.partial(EndsWhenAsked, times=times)
+        assert transactions.start(call_of("loss")).wait() == "allreduce"
 
 
 def test_a_broadcast_in_place_is_repeated_but_no_allreduce(transactions, world):
