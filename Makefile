@@ -208,7 +208,7 @@ test: $(VENV)/.dev $(VENV)/.extension
 	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
 	$(MAKE) --no-print-directory native-test
 	$(BIN)/pytest tests/mp -m many_ranks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-faults test-ranks \
+	$(MAKE) --no-print-directory -k -j2 --output-sync=target test-faults test-ranks \
 	    test-hosts test-torch
 
 test-unit: $(VENV)/.dev $(VENV)/.extension
