@@ -30,6 +30,8 @@ _log = logging.getLogger("bluecomm")
 
 # How long the last messages of a member that has finished may be on their way.
 _LAST_BYTES_S = 0.5
+# How often it is looked for them meanwhile.
+_LOOK_AGAIN_S = 0.02
 
 
 class Epochs:
@@ -183,13 +185,12 @@ class Epochs:
         until = time.monotonic() + _LAST_BYTES_S
         with self.transactions.locked():
             begun = self.transactions.open
-            while (
-                self._group is not None
-                and not self._world.is_ending
-                and time.monotonic() < until
-                and not all(transaction.is_over for transaction in begun)
-            ):
-                self.transactions.changed.wait(until - time.monotonic())
+            while self._group is not None and not self._world.is_ending:
+                self.transactions.advance_open()
+                left_s = until - time.monotonic()
+                if left_s <= 0 or all(transaction.is_over for transaction in begun):
+                    break
+                self.transactions.changed.wait(min(left_s, _LOOK_AGAIN_S))
             if self._group is not None and not self._world.is_ending:
                 self._leave()
 

@@ -202,6 +202,11 @@ class Transactions:
 
     # -- epochs; all of these need the lock -------------------------------------------
 
+    def advance_open(self) -> None:
+        """Move all open transactions on as far as possible without waiting."""
+        for transaction in self.open:
+            self._advance(transaction)
+
     def interrupt(self) -> None:
         """Start and release nothing until the next epoch."""
         self.group = None
@@ -345,8 +350,7 @@ class Transactions:
 
     def _advance_all(self) -> None:
         with self.locked():
-            for transaction in self.open:
-                self._advance(transaction)
+            self.advance_open()
 
     def _has_succeeded(
         self, transaction: Transaction, request: RequestHandle[Any] | None

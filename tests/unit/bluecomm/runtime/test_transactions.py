@@ -1,13 +1,16 @@
 """Transactions on one rank, with an engine whose requests end when the test says so."""
 
 import functools
+import threading
 import types
 
 import pytest
 
-from bluecomm.errors import PeerLostError, SuspendedError
+from bluecomm.errors import PeerLostError, ShutdownError, SuspendedError
 from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.epochs.ledger import Decision
+from bluecomm.runtime.epochs.transaction import TransactionState
 from bluecomm.runtime.epochs.transactions import Transactions
 from bluecomm.runtime.failure import OK
 from bluecomm.runtime.members import Members
@@ -82,6 +85,7 @@ def group_of(world, ranks, group_id):
         is_world=False,
         refused=refused,
         refuse=lambda *call: refused.append(call),
+        free=lambda: None,
     )
 
 
@@ -240,3 +244,27 @@ def test_a_call_says_how_many_have_contributed(transactions, world):
     assert made.contributors == 3
     assert lose(transactions, world, 7)
     assert made.contributors == 2
+
+
+def test_an_epoch_is_not_left_before_a_barrier_that_has_ended_is_noticed(world):
+    next_epoch, states = threading.Event(), []
+
+    def make_group(ranks, name):
+        if len(ranks) == len(RANKS):
+            return group_of(world, RANKS, 1)
+        states.append(transaction.state)
+        world.is_ending = True
+        next_epoch.set()
+        raise ShutdownError("the test ends")
+
+    transactions = Epochs(group_of(world, RANKS, 0), make_group).transactions
+    transaction = transactions.begin("optim.gradients", 1, in_background=False)
+    with transaction:
+        transactions.start(call_of("loss"))
+    world.end_all()
+    transaction.poll()  # enters the barrier
+    world.end_all()
+    assert not transaction.is_over
+    world.members.remove(6, "finished", "rank 6 has finished")
+    assert next_epoch.wait(60)
+    assert states == [TransactionState.RELEASED]
