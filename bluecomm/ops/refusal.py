@@ -172,9 +172,18 @@ def given_arguments(
     try:
         bound = signature.bind_partial(*args, **known)
     except TypeError:
-        bound = signature.bind_partial(**known)
+        # Too many arguments, or one that is given twice: the first ones count.
+        first = dict(zip(_positions(signature), args, strict=False))
+        rest = {key: value for key, value in known.items() if key not in first}
+        bound = signature.bind_partial(*first.values(), **rest)
     bound.apply_defaults()
     return bound.arguments
+
+
+def _positions(signature: inspect.Signature) -> list[str]:
+    """Return the names of the parameters that may be given by position, in order."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [key for key, value in signature.parameters.items() if value.kind in kinds]
 
 
 def _one(

@@ -75,6 +75,11 @@ def refused_sparse_allreduce(
 ) -> Iterator[Operation]:
     """Describe a refused call of ``sparse_allreduce``."""
     name = comm.name_for("sparse_allreduce", arguments.get("name"))
+    return refused_sparse_gather(name)
+
+
+def refused_sparse_gather(name: str) -> Iterator[Operation]:
+    """Describe a call of ``start_sparse_gather`` that is not made."""
     for what in ("indices", "values"):
         yield "allgather", f"{name}.{what}", None
 

@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from bluecomm.errors import BluecommError
 from bluecomm.ops.refusal import (
     Describe,
     Operation,
@@ -28,14 +27,19 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+def _given_ranks(arguments: Mapping[str, Any]) -> Communicator:
+    return current_communicator(arguments.get("process_set"))
+
+
 def refuse_unfit_calls(
-    describe: Describe, find: Callable[[Any], Communicator] = current_communicator
+    describe: Describe, find: Callable[[Mapping[str, Any]], Communicator] = _given_ranks
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Tell the other ranks of calls with missing, unknown or repeated arguments.
 
     Args:
         describe: Returns the operations that the function starts first.
-        find: Returns the communicator of a value of ``process_set``.
+        find: Returns the ranks that take part, from the arguments of the call. Default:
+            those of ``process_set``, or all.
     """
 
     def decorate(
@@ -47,9 +51,10 @@ def refuse_unfit_calls(
                 return function(*args, **kwargs)
             except TypeError as error:
                 if not is_told(error) and not _fits(function, args, kwargs):
-                    arguments = given_arguments(function, args, kwargs)
-                    with contextlib.suppress(BluecommError, TypeError, ValueError):
-                        comm = find(arguments.get("process_set"))
+                    # Whatever is wrong here must not hide the caller's mistake.
+                    with contextlib.suppress(Exception):
+                        arguments = given_arguments(function, args, kwargs)
+                        comm = find(arguments)
                         refuse(comm, describe(comm, arguments), error)
                 raise
 

@@ -18,7 +18,7 @@ from bluecomm.ops.neighbor_weights import (
     Wording,
     resolve,
 )
-from bluecomm.ops.refusal import Describe
+from bluecomm.ops.refusal import Describe, Operation
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.ops.topology_check import (
@@ -135,6 +135,17 @@ def start_weighted_average(
         parameters=needs,
         adjoint=TRANSPOSED_WEIGHTS,
     )
+
+
+def refused_weighted_average(
+    level: Level, comm: Communicator, weights: Weights, name: str
+) -> Operation:
+    """Describe a call of ``start_weighted_average`` without a check that is not made.
+
+    Raises:
+        ValueError: The weights do not go together.
+    """
+    return level.words.operation, name, _needs(level, comm, weights)[1]
 
 
 def _needs(

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from bluecomm.errors import CommunicationTimeout
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.schedule import Schedule
@@ -177,6 +178,15 @@ class Algorithm:
             f"join: the algorithm {type(self).__name__} has no join; give all ranks "
             "the same number of batches"
         )
+
+    def refused_join(self) -> Iterator[Operation]:
+        """Describe the round with which ``continue_until_all_join`` would begin.
+
+        A rank that refuses the call takes the numbers of these operations, and the
+        other ranks' round fails. Without operations nobody is told. Raises as the call
+        would.
+        """
+        return iter(())
 
     def finalize(self) -> None:
         """Finish all operations before another optimizer takes over the parameters."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.join import refuse_join
-from bluecomm.ops.refusal import refusing
+from bluecomm.ops.refusal import Operation, refusing
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm, Context
@@ -248,11 +248,20 @@ class Coordinator:
         """Whether its exchanges go on while the engine answers for joined ranks."""
         return self.algorithm.joins_in_engine()
 
+    @property
+    def comm(self) -> Communicator:
+        """Ranks that take part in its exchanges."""
+        return self.context.comm
+
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
-        self.check_usable()
-        refuse_join(self.context.comm)
+        self._check_join()
         return self.algorithm.continue_until_all_join()
+
+    def refused_join(self) -> Iterator[Operation]:
+        """Describe a refused call of ``join``; raise as the call would."""
+        self._check_join()
+        return self.algorithm.refused_join()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the optimizer's state dict stores."""
@@ -315,6 +324,10 @@ class Coordinator:
             )
 
     # -- helpers ----------------------------------------------------------------------
+
+    def _check_join(self) -> None:
+        self.check_usable()
+        refuse_join(self.comm)
 
     def _flush(self) -> None:
         if self._tracker is not None and not self.skips_synchronize:

@@ -8,18 +8,29 @@ from typing import Any
 from bluecomm.ops.join import answer_until_all_join, refused_join
 from bluecomm.ops.refusal import Operation
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
-from bluecomm.optim.ownership import live_owners
-from bluecomm.runtime import Communicator
+from bluecomm.optim.ownership import ParameterOwner, live_owners
+from bluecomm.runtime import Communicator, current_communicator
 
 __all__ = ["join"]
 
 
+def _joining_owners() -> list[ParameterOwner]:
+    """Return the optimizers that join by themselves; none if the engine does."""
+    owners = live_owners()
+    return [] if all(owner.joins_in_engine for owner in owners) else owners
+
+
+def _communicator(_: Mapping[str, Any]) -> Communicator:
+    owners = _joining_owners()
+    return owners[0].comm if owners else current_communicator()
+
+
 def _refused(comm: Communicator, _: Mapping[str, Any]) -> Iterator[Operation]:
-    if all(owner.joins_in_engine for owner in live_owners()):
-        yield from refused_join(comm)
+    owners = _joining_owners()
+    return owners[0].refused_join() if owners else refused_join(comm)
 
 
-@refuse_unfit_calls(_refused)
+@refuse_unfit_calls(_refused, _communicator)
 def join(device: int = -1) -> int:
     """Take part without data until all ranks have joined.
 
@@ -49,7 +60,7 @@ def join(device: int = -1) -> int:
         CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """
     del device
-    owners = live_owners()
-    if all(owner.joins_in_engine for owner in owners):
+    owners = _joining_owners()
+    if not owners:
         return answer_until_all_join()
     return [owner.join() for owner in owners][-1]

@@ -13,6 +13,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bluecomm.errors import BluecommError
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_process
 
@@ -44,8 +45,15 @@ class ParameterOwner(Protocol):
     def joins_in_engine(self) -> bool:
         """Whether its exchanges go on while the engine answers for joined ranks."""
 
+    @property
+    def comm(self) -> Communicator:
+        """Ranks that take part in its exchanges."""
+
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
+
+    def refused_join(self) -> Iterator[Operation]:
+        """Describe a refused call of ``join``; raise as the call would."""
 
 
 _log = logging.getLogger("bluecomm")

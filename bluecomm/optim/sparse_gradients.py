@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -18,8 +18,10 @@ from bluecomm.errors import MismatchError
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.forms import NONBLOCKING
 from bluecomm.ops.reduce_op import Adasum, Average
+from bluecomm.ops.refusal import Operation
 from bluecomm.ops.sparse_allreduce import (
     SparseShare,
+    refused_sparse_gather,
     sparse_total,
     start_sparse_gather,
 )
@@ -92,9 +94,17 @@ class SparseGradients:
             self._context.comm,
             dataclasses.replace(share, values=values),
             NONBLOCKING,
-            name=f"{bucket.name}.{position}.sparse",
+            name=_name_of(bucket, position),
         )
         self._under_way.append(((bucket, position), handle))
+
+    def refused(self, bucket: Bucket, position: int) -> Iterator[Operation]:
+        """Describe the exchange of one parameter's gradient that is not started."""
+        return refused_sparse_gather(_name_of(bucket, position))
+
+    def abandon(self) -> None:
+        """Forget the exchanges under way, because their round has failed."""
+        self._under_way.clear()
 
     def finish(self, *, is_active: bool) -> dict[Position, bool]:
         """Wait for all exchanges, and replace the gradients by their results.
@@ -193,6 +203,10 @@ class SparseGradients:
         if options.op is Average and self._divisor(shares) < len(shares):
             result.mul_(len(shares) / self._divisor(shares))
         return result
+
+
+def _name_of(bucket: Bucket, position: int) -> str:
+    return f"{bucket.name}.{position}.sparse"
 
 
 def _share_of(parameter: torch.Tensor, *, is_active: bool) -> SparseShare:

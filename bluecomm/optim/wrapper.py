@@ -10,9 +10,12 @@ import torch
 
 from bfrun.wording import did_you_mean
 from bluecomm.ops.neighbor_weights import RENAMED
+from bluecomm.ops.refusal import Operation
+from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import StepSettings
+from bluecomm.runtime import Communicator
 from bluecomm.topology.rank_lists import list_ranks
 
 if TYPE_CHECKING:
@@ -27,6 +30,26 @@ COORDINATOR_KEY = "_bluecomm"
 STATE_KEY = "bluecomm"
 
 _STEP_SETTINGS = StepSettings.names()
+
+
+def _coordinator(optimizer: Distributed) -> Coordinator:
+    # Lightning's wrapper has this class as a base, and forwards attributes that it
+    # lacks to the optimizer that it wraps.
+    coordinator: Coordinator | None = getattr(optimizer, COORDINATOR_KEY, None)
+    if coordinator is None:
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} has the class of a DistributedOptimizer, "
+            "but was not made by it; pass a plain optimizer to DistributedOptimizer"
+        )
+    return coordinator
+
+
+def _communicator(arguments: Mapping[str, Any]) -> Communicator:
+    return _coordinator(arguments["self"]).comm
+
+
+def _refused_join(_: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
+    return _coordinator(arguments["self"]).refused_join()
 
 
 class Distributed(_Base):
@@ -200,6 +223,7 @@ class Distributed(_Base):
         if phases := _coordinator(self).phases:
             phases.turn_off()
 
+    @refuse_unfit_calls(_refused_join, _communicator)
     def join(self) -> int:
         """Take part without data until all ranks have joined.
 
@@ -212,6 +236,8 @@ class Distributed(_Base):
         Raises:
             ValueError: The algorithm does not support ``join``, or needs
                 ``uneven_inputs=True``.
+            MismatchError: Another rank refuses its call. This rank still counts as
+                joined, so call the method again.
         """
         return _coordinator(self).join()
 
@@ -225,18 +251,6 @@ class Distributed(_Base):
             ValueError: The algorithm has no windows.
         """
         _coordinator(self).unregister_windows()
-
-
-def _coordinator(optimizer: Distributed) -> Coordinator:
-    # Lightning's wrapper has this class as a base, and forwards attributes that it
-    # lacks to the optimizer that it wraps.
-    coordinator: Coordinator | None = getattr(optimizer, COORDINATOR_KEY, None)
-    if coordinator is None:
-        raise RuntimeError(
-            f"this {type(optimizer).__name__} has the class of a DistributedOptimizer, "
-            "but was not made by it; pass a plain optimizer to DistributedOptimizer"
-        )
-    return coordinator
 
 
 def _rebuild(

@@ -16,7 +16,13 @@ from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
 from tests.support.refused_calls import CASES as REFUSED
-from tests.support.refused_calls import CASES_OF_TWO, UNKNOWN, full, some
+from tests.support.refused_calls import (
+    CASES_OF_TWO,
+    UNKNOWN,
+    full,
+    some,
+    uneven_optimizer,
+)
 from tests.support.unfit_calls import UNFIT
 
 pytestmark = pytest.mark.faults
@@ -64,6 +70,24 @@ def test_the_others_learn_why_and_all_go_on_in_step(case):
         for value, one in enumerate(agreed[:-1], start=1):
             if one.error is None:
                 torch.testing.assert_close(one.result, unit * (value / start))
+
+
+def _join_again(algorithm, through_module):
+    optimizer = uneven_optimizer(algorithm)
+    join = bf.join if through_module else optimizer.join
+    first = outcome_of(lambda: join(1, wait=True) if bf.rank() == 1 else join())
+    again = [outcome_of(join) for _ in range(3)]
+    return first, [one.error or one.result for one in again]
+
+
+@pytest.mark.parametrize("through_module", [True, False])
+@pytest.mark.parametrize("algorithm", ["gradient_allreduce", "local_sgd", "noloco"])
+def test_an_optimizer_joins_after_a_refused_call(algorithm, through_module):
+    outcomes = run_ranks(RANKS, _join_again, algorithm, through_module)
+    for rank, (first, again) in enumerate(outcomes):
+        assert isinstance(first.error, TypeError if rank == 1 else MismatchError)
+        assert ("TypeError: " in first.text) == (rank != 1)
+        assert again == [RANKS - 1] * 3
 
 
 def _refuse_alike(rounds):

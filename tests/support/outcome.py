@@ -28,5 +28,6 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
     try:
         result, error = call(), None
     except Exception as raised:
-        result, error = None, raised
+        # A traceback would keep the objects of the call, such as optimizers.
+        result, error = None, raised.with_traceback(None)
     return Outcome(result, error, time.monotonic() - start)

@@ -57,6 +57,19 @@ def train_with(**options):
     bf.DistributedAllreduceOptimizer(plain, model, **options)
 
 
+def uneven_optimizer(algorithm):
+    """Make a distributed optimizer with several buckets, whose ``join`` works."""
+    centralized = algorithm == "gradient_allreduce"
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(3, 2, sparse=centralized), torch.nn.Linear(2, 2)
+    )
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {} if centralized else {"uneven_inputs": True}
+    return bf.DistributedOptimizer(
+        plain, model, algorithm=algorithm, bucket_bytes=16, **options
+    )
+
+
 def plain_optimizer():
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 

@@ -13,6 +13,7 @@ from tests.support.refused_calls import (
     ring,
     sparse,
     train_with,
+    uneven_optimizer,
 )
 
 
@@ -22,6 +23,11 @@ def measure_distance():
 
 def join_all():
     bf.join()
+
+
+def join_as_optimizer(value, **options):
+    """Join with an optimizer, and return a tensor that shows the last rank to join."""
+    return full(value) * (uneven_optimizer("gradient_allreduce").join(**options) + 1)
 
 
 # Functions whose arguments Python itself rejects. Each has a misspelled keyword, is
@@ -37,6 +43,10 @@ UNFIT = {
     ),
     "barrier": (lambda: bf.barrier(timeout=1), lambda v: bf.barrier()),
     "join": (lambda: bf.join(devise=0), lambda v: join_all()),
+    "optimizer.join": (
+        lambda: join_as_optimizer(1.0, wait=True),
+        lambda v: join_as_optimizer(v),
+    ),
     "broadcast_object": (
         lambda: bf.broadcast_object(1.0, root=0, name="x"),
         lambda v: torch.tensor(bf.broadcast_object(v, 1, "x")),

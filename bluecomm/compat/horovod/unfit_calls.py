@@ -32,4 +32,6 @@ def refuse_unfit_as(
     describe: Describe,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """Tell the other ranks of unfit calls; see ``bluecomm.ops.unfit_calls``."""
-    return refuse_unfit_calls(describe, communicator_of)
+    return refuse_unfit_calls(
+        describe, lambda arguments: communicator_of(arguments.get("process_set"))
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.last_to_join import last_to_join
@@ -115,6 +116,14 @@ class GradientAllreduce(Algorithm):
             waited += 1
         return last_to_join(comm, waited, self.context.name)
 
+    def refused_join(self) -> Iterator[Operation]:
+        if self.context.comm.size == 1:
+            return
+        for bucket in self._buckets:
+            yield "allreduce", _name_of(bucket), None
+            for position in sorted(bucket.gradients.sparse):
+                yield from self._sparse.refused(bucket, position)
+
     def _lay_out(self, bucket: Bucket, sparse: Sequence[int]) -> None:
         """Allocate a bucket's memory, with none for the sparse gradients."""
         for position in sparse:
@@ -160,7 +169,7 @@ class GradientAllreduce(Algorithm):
                 gradients.lengths,
                 op=context.options.op,
                 divisor=context.options.gradient_predivide_factor,
-                name=f"{bucket.name}.gradients",
+                name=_name_of(bucket),
                 process_set=context.comm,
                 output=output,
             )
@@ -173,7 +182,11 @@ class GradientAllreduce(Algorithm):
             is_active: Whether this rank has data, and takes the results.
         """
         options, others_active = self.context.options, False
-        results = self._round.wait()
+        try:
+            results = self._round.wait()
+        except Exception:
+            self._sparse.abandon()
+            raise
         size = self._round.contributors or self.context.comm.size
         for bucket, tensor in results:
             gradients = bucket.gradients
@@ -218,3 +231,8 @@ class GradientAllreduce(Algorithm):
         if self.context.options.op is Average:
             counts = counts * size
         return int(counts.round().sum())
+
+
+def _name_of(bucket: Bucket) -> str:
+    """Return the name of the exchange of a bucket's flat memory."""
+    return f"{bucket.name}.gradients"

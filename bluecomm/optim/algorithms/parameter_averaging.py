@@ -17,7 +17,7 @@ Source:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -26,6 +26,7 @@ from bfrun.wording import format_ranks
 from bluecomm.ops.allreduce import allreduce_nonblocking
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
@@ -184,9 +185,11 @@ class ParameterAveraging(Algorithm):
             return
         self.before_round(bucket, self._weights)
         values.lend()
-        exchange, name = self._exchanges[self._kind], f"{bucket.name}.parameters"
+        exchange = self._exchanges[self._kind]
         with self._round.starting():
-            handle = exchange.start(self._weights, values.current, values.next, name)
+            handle = exchange.start(
+                self._weights, values.current, values.next, _name_of(bucket)
+            )
         self._round.add(bucket, handle)
 
     def _begin_round(self) -> None:
@@ -214,7 +217,7 @@ class ParameterAveraging(Algorithm):
         if self._uneven_inputs:
             active = torch.tensor([int(self._is_active)])
             self._counting = allreduce_nonblocking(
-                active, op=Sum, name=f"{context.name}.active", process_set=context.comm
+                active, op=Sum, name=self._name_of_count, process_set=context.comm
             )
 
     def _agree_on_losses(self) -> None:
@@ -297,24 +300,8 @@ class ParameterAveraging(Algorithm):
                 ``uneven_inputs=True`` was not given, or weights are set as attributes,
                 so this rank does not know those of later rounds.
         """
+        self._check_join()
         context = self.context
-        if not self.may_join:
-            raise ValueError(
-                f"join: {type(self).__name__} needs the gradients of all ranks, and a "
-                "rank without data has none; give all ranks the same number of "
-                "batches, or use an algorithm that can mix without gradients, such as "
-                "neighbor_allreduce or gossip_pga, with uneven_inputs=True"
-            )
-        if not self._uneven_inputs:
-            raise ValueError(
-                "join: with parameter averaging, all ranks have to pass "
-                "uneven_inputs=True to DistributedOptimizer"
-            )
-        if context.settings.has_weights():
-            raise ValueError(
-                "join: the optimizer has weights set as attributes; pass them by "
-                "topology= instead, so that they are known for later rounds"
-            )
         if context.comm.size == 1:
             return context.comm.ranks[0]
         waited = -1
@@ -331,3 +318,49 @@ class ParameterAveraging(Algorithm):
         self._is_active = True
         self._has_started = False
         return last_to_join(context.comm, waited, context.name)
+
+    def refused_join(self) -> Iterator[Operation]:
+        self._check_join()
+        context = self.context
+        # A failed check of the topology would end the others' round in its middle.
+        if context.comm.size == 1 or context.settings.enable_topo_check:
+            return
+        number = context.schedule.round
+        exchange = self._exchanges[self.kind_of(number)]
+        weights = exchange.weights(number)
+        yield "allreduce", self._name_of_count, None
+        for bucket in self._buckets:
+            yield exchange.refused(weights, _name_of(bucket))
+
+    def _check_join(self) -> None:
+        """Raise if the algorithm cannot go on without this rank's data.
+
+        Raises:
+            ValueError: See ``continue_until_all_join``.
+        """
+        if not self.may_join:
+            raise ValueError(
+                f"join: {type(self).__name__} needs the gradients of all ranks, and a "
+                "rank without data has none; give all ranks the same number of "
+                "batches, or use an algorithm that can mix without gradients, such as "
+                "neighbor_allreduce or gossip_pga, with uneven_inputs=True"
+            )
+        if not self._uneven_inputs:
+            raise ValueError(
+                "join: with parameter averaging, all ranks have to pass "
+                "uneven_inputs=True to DistributedOptimizer"
+            )
+        if self.context.settings.has_weights():
+            raise ValueError(
+                "join: the optimizer has weights set as attributes; pass them by "
+                "topology= instead, so that they are known for later rounds"
+            )
+
+    @property
+    def _name_of_count(self) -> str:
+        return f"{self.context.name}.active"
+
+
+def _name_of(bucket: Bucket) -> str:
+    """Return the name of the exchange of a bucket."""
+    return f"{bucket.name}.parameters"

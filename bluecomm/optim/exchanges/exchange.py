@@ -13,11 +13,13 @@ import torch
 
 from bluecomm.ops.forms import NONBLOCKING, NONBLOCKING_IN_PLACE
 from bluecomm.ops.neighbor_weights import STATIC, Weights
+from bluecomm.ops.refusal import Operation
 from bluecomm.ops.start import start
 from bluecomm.ops.weighted_average import (
     MACHINES,
     RANKS,
     Level,
+    refused_weighted_average,
     start_weighted_average,
 )
 from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology
@@ -66,6 +68,10 @@ class Exchange(abc.ABC):
         name: str,
     ) -> Handle[torch.Tensor]:
         """Start the operation; ``source`` must not change until it has finished."""
+
+    @abc.abstractmethod
+    def refused(self, weights: Weights, name: str) -> Operation:
+        """Describe an operation that is not started; it must need no check of peers."""
 
     def move(self, comm: Communicator) -> None:
         """Go on in another world of the same ranks, all of which take part."""
@@ -127,6 +133,9 @@ class GraphExchange(Exchange):
             timeout_s=None,
             output=destination,
         )
+
+    def refused(self, weights: Weights, name: str) -> Operation:
+        return refused_weighted_average(self.level, self._comm, weights, name)
 
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         node, _ = self.level.node(self._comm)
@@ -191,6 +200,9 @@ class AllreduceExchange(Exchange):
         name: str,
     ) -> Handle[torch.Tensor]:
         return start_average(self._comm, source, destination, name)
+
+    def refused(self, weights: Weights, name: str) -> Operation:
+        return "allreduce", name, None
 
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         raise ValueError(
