@@ -15,8 +15,11 @@ __all__ = ["join"]
 
 
 def _joining_owners() -> list[ParameterOwner]:
-    """Return the optimizers that join by themselves; none if the engine does."""
-    owners = live_owners()
+    """Return the optimizers that join by themselves; none if the engine does.
+
+    Optimizers of an ended world, which exist until they are collected, do not join.
+    """
+    owners = [owner for owner in live_owners() if not owner.comm.world.is_closed]
     return [] if all(owner.joins_in_engine for owner in owners) else owners
 
 

@@ -227,6 +227,14 @@ class TestWorldOfOne:
         assert wrapped(algorithm="local").join() == 0
         assert wrapped().join() == 0
 
+    def test_join_leaves_out_an_optimizer_of_an_ended_world(self):
+        earlier = wrapped(algorithm="neighbor_allreduce", uneven_inputs=True)
+        bf.shutdown()
+        bf.init()
+        assert bf.join() == 0
+        with pytest.raises(bf.ShutdownError):
+            earlier.join()
+
     @pytest.mark.parametrize("which", ALGORITHMS)
     def test_integer_parameters_are_left_alone(self, which):
         model = linear()
