@@ -12,7 +12,7 @@ import bluecomm as bf
 import bluecomm.compat.horovod as hvd
 from bluecomm.errors import MismatchError
 from bluecomm.runtime import current_communicator
-from tests.support.deadlines import DEADLINE_S, hear, say
+from tests.support.deadlines import DEADLINE_S, hear, say, wait_until
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
 from tests.support.refused_calls import CASES as REFUSED
@@ -274,6 +274,12 @@ def test_a_backward_pass_that_one_rank_refuses():
         assert agreed == _sums(2)
 
 
+def _signal_once_it_waits():
+    engine = current_communicator().world.engine
+    wait_until(engine.pending, "the call has not started")
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+
 def _refuse_in_a_caught_signal():
     """A call that a signal interrupts has started, so it is not refused."""
 
@@ -282,10 +288,10 @@ def _refuse_in_a_caught_signal():
 
     if bf.rank() == 0:
         before = signal.signal(signal.SIGUSR1, interrupt)
-        me = threading.main_thread().ident
-        timer = threading.Timer(0.3, signal.pthread_kill, (me, signal.SIGUSR1))
-        timer.start()
+        thread = threading.Thread(target=_signal_once_it_waits)
+        thread.start()
         outcome = outcome_of(lambda: bf.allreduce(full(1.0)))
+        thread.join()
         signal.signal(signal.SIGUSR1, before)
         bf.barrier()
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.support.deadlines import hear, say
+from tests.support.deadlines import hear, say, wait_until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -75,13 +76,24 @@ def test_the_last_rank_to_join_is_named() -> None:
         assert last == 3
 
 
+def messages_from_others() -> list[int]:
+    return [each.messages_received for each in bf.stats().neighbors]
+
+
 def join_late(late: int, folder: Path) -> int:
+    """Let one rank join a while after the others have told it that they join."""
+    bf.barrier()
     if bf.rank() == late:
-        for rank in {0, 1, 2} - {late}:
-            hear(folder, f"joins {rank}")
-        time.sleep(0.3)  # they are about to call it
+        before = messages_from_others()
+        assert len(before) == 2
+        say(folder, "counted")
+        wait_until(
+            lambda: all(map(operator.gt, messages_from_others(), before)),
+            "the others do not join",
+        )
+        time.sleep(1.0)  # more than what a busy machine adds to its own short wait
     else:
-        say(folder, f"joins {bf.rank()}")
+        hear(folder, "counted")
     return bf.join()
 
 

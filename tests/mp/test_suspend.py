@@ -100,9 +100,8 @@ def interrupt_and_go_on() -> float:
     if bf.rank() == 0:
         handle = bf.allreduce_nonblocking(x, name="hung")
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            bf.wait(handle)
+            start_and_wait(timer, handle)
         timer.join()
         seen: list[BaseException] = []
         thread = threading.Thread(target=wait_for_error, args=(handle, seen))
@@ -117,6 +116,11 @@ def interrupt_and_go_on() -> float:
         return float(bf.wait(handle)[0])
     bf.barrier()
     return float(bf.allreduce(x, name="hung")[0])
+
+
+def start_and_wait(timer: threading.Timer, handle: bf.Handle[torch.Tensor]) -> None:
+    timer.start()
+    bf.wait(handle)
 
 
 def wait_for_error(handle: bf.Handle[torch.Tensor], seen: list[BaseException]) -> None:
