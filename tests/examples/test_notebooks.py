@@ -13,7 +13,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.examples.launch import EXAMPLES
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import JOB_S
 from tests.support.notebook import notebook_in
 
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
@@ -26,7 +26,7 @@ def test_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
         settings = {"JUPYTER_RUNTIME_DIR": str(tmp_path), **book.environ}
         client = NotebookClient(
             notebook,
-            timeout=DEADLINE_S,
+            timeout=JOB_S,
             resources={"metadata": {"path": str(EXAMPLES)}},
         )
         client.execute(env=settings)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import needs_hosts, run
-from tests.support.deadlines import wait_until
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.nccl_net_client import REMOTE_ERROR, PluginClient, both, join
 from tests.support.paths import Paths, make_paths
 
@@ -188,7 +188,7 @@ def short_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = os.environ.get("CXX", "g++").split()
     flags = ["-std=c++20", "-O1", "-Wall", "-Werror", "-shared", "-fPIC"]
     command = [*compiler, *flags, str(source), "-o", str(library), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
     return library
 
 

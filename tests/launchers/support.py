@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.support.deadlines import JOB_S
 from tests.support.launch import ROOT
 
 PROGRAM = "tests.launchers.programs"
@@ -25,7 +26,7 @@ def run_launcher(
     command: Sequence[str],
     *,
     environ: Mapping[str, str] | None = None,
-    limit_s: float = 120.0,
+    limit_s: float = JOB_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line to its end, and return its outcome."""
     environment = {

@@ -14,6 +14,7 @@ from tests.launchers.support import (
     findings,
     run_launcher,
 )
+from tests.support.deadlines import JOB_S
 
 pytestmark = pytest.mark.launchers
 
@@ -116,7 +117,7 @@ def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):
 def test_a_training_goes_on_from_its_newest_commit_and_stops_in_time(tmp_path):
     options = ["--nproc-per-node", "2", "--max-restarts", "1"]
     module = ["-m", "tests.launchers.elastic_script", str(tmp_path)]
-    done = run_launcher([*TORCHRUN, *options, *module])
+    done = run_launcher([*TORCHRUN, *options, *module], limit_s=2 * JOB_S)
     assert done.returncode == 0, done.stdout + done.stderr
     found = findings(done)
     # Rank 0 may have made the commit in which rank 1 was missing, or not.

@@ -10,6 +10,7 @@ import pytest
 
 from bluecomm.bench.process_groups.calls import COLLECTIVES, FORMS
 from bluecomm.bench.process_groups.report import TorchReport
+from tests.support.deadlines import JOB_S
 from tests.support.launch import run_bfrun
 
 pytestmark = pytest.mark.mp
@@ -65,7 +66,7 @@ def test_runs_under_torchrun(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=JOB_S,
     )
     assert job.returncode == 0, job.stderr
     report = TorchReport.read(file)

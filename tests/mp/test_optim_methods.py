@@ -302,7 +302,7 @@ def train_all():
 @pytest.fixture(scope="module")
 def trained():
     """Return the parameters of each method, ranks stacked; trained in one job."""
-    ranks = run_ranks(RANKS, train_all, limit_s=120)
+    ranks = run_ranks(RANKS, train_all)
     return {name: np.stack([rank[name] for rank in ranks]) for name in METHODS}
 
 
@@ -398,6 +398,6 @@ def resume_all():
 
 
 def test_a_resumed_run_equals_one_that_was_not_interrupted():
-    for rank in run_ranks(RANKS, resume_all, limit_s=60):
+    for rank in run_ranks(RANKS, resume_all):
         for name, (straight, resumed) in rank.items():
             np.testing.assert_array_equal(resumed, straight, err_msg=name)

@@ -62,7 +62,7 @@ def hold_many() -> tuple[int, int]:
 
 
 def test_unused_memory_of_results_is_returned() -> None:
-    for while_held, after in run_ranks(1, hold_many, limit_s=120):
+    for while_held, after in run_ranks(1, hold_many):
         assert while_held >= 640 * MIB
         assert after <= MOST_IDLE
 

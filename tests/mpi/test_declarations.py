@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deadlines import DEADLINE_S
 from tests.support.mpi import ROOT, debian_package, wheel
 
 pytestmark = pytest.mark.mpi
@@ -39,7 +40,7 @@ def compile_check(header: Path, abi: str) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     return done.stderr if done.returncode else ""
 

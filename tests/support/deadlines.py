@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-# No event of a correct program takes this long. Processes that a test must not wait
-# for live longer.
+# No event of a correct program takes this long.
 DEADLINE_S = 120.0
+# Nor does a job, which is many events: each process imports torch, and some train for a
+# while. Processes that a test must not wait for live longer, for 300 s at least.
+JOB_S = 2 * DEADLINE_S
 
 
 def wait_until(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.deadlines import JOB_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 # Every process of a job inherits this variable, also in another session.
@@ -82,7 +82,7 @@ class Launched:
         """Its stderr so far."""
         return self._err.read_text(errors="replace")
 
-    def wait(self, limit_s: float = DEADLINE_S) -> int:
+    def wait(self, limit_s: float = JOB_S) -> int:
         """Wait until it exits and return the exit code."""
         try:
             return self.process.wait(limit_s)

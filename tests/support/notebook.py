@@ -15,7 +15,7 @@ from typing import Any
 import ipyparallel
 
 from bfrun.notebook.profile import Profile
-from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.deadlines import DEADLINE_S, JOB_S, wait_until
 from tests.support.launch import MARK, ROOT, marked_processes
 
 
@@ -35,7 +35,7 @@ class Notebook:
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``ibfrun`` to its end; ``start`` ends once all engines serve."""
         process = self.begin(*arguments)
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=JOB_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import JOB_S
 from tests.support.launch import ROOT
 from tests.support.ports import held_port
 
@@ -37,7 +37,7 @@ def run_plain_ranks(
         for rank in range(size)
     ]
     try:
-        said = [rank.communicate(timeout=DEADLINE_S) for rank in ranks]
+        said = [rank.communicate(timeout=JOB_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.support.control import ControlServer
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, JOB_S
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
@@ -43,7 +43,7 @@ def run_ranks(
     ranks_per_machine: int | None = None,
     environment: Mapping[str, str] | None = None,
     initialize: bool = True,
-    limit_s: float = DEADLINE_S,
+    limit_s: float = JOB_S,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
 

@@ -21,7 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deadlines import DEADLINE_S, JOB_S
 from tests.support.launch import ROOT
+from tests.support.ports import held_port
 
 NODES = ("node1", "node2")
 CORES = 8
@@ -61,12 +63,13 @@ class Slurm:
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    holders: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def run(
         self,
         *command: str,
         environ: Mapping[str, str] | None = None,
-        limit_s: float = 120.0,
+        limit_s: float = JOB_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command outside of any job, such as ``srun`` or ``sbatch``."""
         return subprocess.run(
@@ -81,7 +84,7 @@ class Slurm:
         )
 
     def batch(
-        self, script: str, *options: str, limit_s: float = 120.0
+        self, script: str, *options: str, limit_s: float = JOB_S
     ) -> tuple[int, str]:
         """Run a batch script to its end; return its exit code and output."""
         # sbatch --wait polls at growing intervals of up to half a minute.
@@ -131,6 +134,7 @@ def make_slurm(folder: Path) -> Iterator[Slurm]:
         yield slurm
     finally:
         _stop(slurm)
+        slurm.holders.close()
 
 
 def _start_munge(slurm: Slurm) -> None:
@@ -155,7 +159,7 @@ def _start_munge(slurm: Slurm) -> None:
 
 
 def _start_daemons(slurm: Slurm) -> None:
-    controller_port, *ports = _free_ports(1 + len(NODES))
+    controller_port, *ports = _hold_ports(slurm, 1 + len(NODES))
     for name in ("state", *(f"spool.{node}" for node in NODES)):
         (slurm.folder / name).mkdir()
     host = socket.gethostname().partition(".")[0]
@@ -176,13 +180,9 @@ def _start_daemons(slurm: Slurm) -> None:
         _start(slurm, "slurmd", "-D", "-N", node)
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            for _ in range(count)
-        ]
-        return [server.getsockname()[1] for server in servers]
+def _hold_ports(slurm: Slurm, count: int) -> list[int]:
+    """Return ports for daemons, which no other process is given before the end."""
+    return [slurm.holders.enter_context(held_port()) for _ in range(count)]
 
 
 def _start(slurm: Slurm, name: str, *options: str) -> None:
@@ -211,7 +211,7 @@ def _wait_until_idle(slurm: Slurm) -> None:
 
 
 def _until(
-    done: Callable[[], bool], slurm: Slurm, what: str, limit_s: float = 30.0
+    done: Callable[[], bool], slurm: Slurm, what: str, limit_s: float = DEADLINE_S
 ) -> None:
     deadline = time.monotonic() + limit_s
     while not done():
