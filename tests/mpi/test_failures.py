@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deadlines import JOB_S
 from tests.support.mpi import environment, find_mpi, run
 
 pytestmark = pytest.mark.mpi
@@ -31,7 +32,7 @@ def alone(program: str, **variables: str) -> tuple[int, str]:
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=JOB_S,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
@@ -91,7 +92,7 @@ def test_the_other_ranks_report_a_failure_of_one_rank() -> None:
     for rank in (0, 2):
         assert (
             f"silent on {rank}: CommunicationTimeout: init: ranks 1 of the MPI "
-            "communicator did not call bluecomm.init within 1 s" in text
+            "communicator did not call bluecomm.init within 5 s" in text
         )
     assert "KeyError: 'mine'" in done.stderr
     # mpi4py finalizes MPI, which waits for all ranks.
