@@ -32,10 +32,10 @@ class EngineWorld {
   explicit EngineWorld(int size, const InprocOptions& options = {},
                        const MakeRecorder& make_recorder = {});
   EngineWorld(int size, const MakeTransport& make_transport);
-  // Makes engines whose operations go on without lost peers if they can. An empty
-  // `look` stands for /proc.
+  // Makes engines whose operations go on without lost peers if they can. `look` stands
+  // for /proc, which knows other processes by the numbers of the ranks here.
   struct SurvivesLosses {
-    MemberService::LookAtProcess look;
+    MemberService::LookAtProcess look = [](int) { return ProcessState::kUnknown; };
   };
   EngineWorld(const SurvivesLosses& how, int size, const InprocOptions& options = {});
 
