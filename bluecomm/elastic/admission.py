@@ -125,7 +125,8 @@ class Admission:
 
         Raises:
             CommunicationTimeout: The other ranks have not agreed in time.
-            BluecommError: The donor's state cannot be handed over.
+            BluecommError: A round under way has failed, and a later check changes; or
+                the donor's state cannot be handed over.
         """
         with self._counting:
             number = self._state.begin_check()
@@ -133,10 +134,11 @@ class Admission:
             agreement = None if following is None else following.agreement
         if following is None or agreement is None:
             return False
+        # This may fail, and the agreement names the ranks that are left only once.
+        ownership.settle_all()
         left = agreement.begin_round(number)
         if left is None:
             return False
-        ownership.settle_all()
         before = current_process().move(following.world)
         after = current_communicator()
         ownership.move_all(before, after)

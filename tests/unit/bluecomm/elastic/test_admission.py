@@ -1,10 +1,14 @@
-"""Whether a rank can let newcomers in, in one process."""
+"""Whether and how a rank lets newcomers in, in one process."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.elastic import admission as module
 from bluecomm.elastic.admission import obstacle
+from bluecomm.runtime.rendezvous.rendezvous import SoloRendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +48,23 @@ def test_windows():
     assert obstacle() == "windows exist: w"
     bf.win_free("w")
     assert obstacle() == ""
+
+
+def test_a_check_at_which_a_round_fails_changes_nothing(monkeypatch):
+    agent = SimpleNamespace(open_feed=lambda: None)
+    monkeypatch.setattr(SoloRendezvous, "agent", agent)
+    admission = module.Admission(bf.elastic.ObjectState())
+    done = []
+
+    def settle():
+        done.append("settle")
+        if len(done) == 1:
+            raise bf.PeerLostError("a round has failed")
+
+    agreement = SimpleNamespace(begin_round=done.append)
+    admission._next = SimpleNamespace(agreement=agreement)
+    monkeypatch.setattr(module.ownership, "settle_all", settle)
+    with pytest.raises(bf.PeerLostError, match="a round has failed"):
+        admission.check()
+    assert not admission.check()
+    assert done == ["settle", "settle", 2]
