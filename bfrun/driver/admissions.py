@@ -57,6 +57,14 @@ class Admissions:
         """The newcomers that wait for their invitation."""
         return frozenset(self._waiting)
 
+    @property
+    def joining(self) -> frozenset[int]:
+        """The newcomers of the generation to which ranks change now."""
+        current = self._current
+        if current is None or not current.is_open:
+            return frozenset()
+        return frozenset(current.newcomers)
+
     def set_willing(self, rank: int, willing: bool) -> Answers:
         """Note whether a rank can let newcomers in."""
         current = self._current

@@ -245,6 +245,8 @@ class RankSupervisor:
                 self._router.to_agent_of(rank, self._starts.again(rank, stay))
 
     def _on_moved(self, rank: int, said: Joined) -> None:
+        # A rank that has changed may call init again before the newcomers have.
+        self._records.returned(self._admissions.joining)
         has_joined, answers = self._admissions.moved(rank, said.generation)
         if has_joined:
             process = self.membership.joined(rank)

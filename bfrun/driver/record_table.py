@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +64,11 @@ class RecordTable:
         """Note that a rank has ended, and close the rounds that still need it."""
         self._gone[rank] = why
         return self._close_hopeless()
+
+    def returned(self, ranks: Iterable[int]) -> None:
+        """Note that other processes of ended ranks take part in later rounds."""
+        for rank in ranks:
+            self._gone.pop(rank, None)
 
     def expire(self, now: float) -> Answers:
         """Close the rounds whose time is up."""

@@ -30,6 +30,7 @@ from bluecomm.runtime.rendezvous.generation import (
     GenerationCancelled,
     GenerationRendezvous,
 )
+from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous
 from bluecomm.runtime.world import World
 
 _log = logging.getLogger("bluecomm")
@@ -213,7 +214,7 @@ class Admission:
                 self._agent.send(Admits(willing=False))
             return
         base = current_process().rendezvous
-        assert base is not None
+        assert isinstance(base, AgentRendezvous)
         rendezvous = GenerationRendezvous(base, invite, self._agent.open_feed())
         self._next = NextGeneration(
             rendezvous, self._agent, self._state, self._counting

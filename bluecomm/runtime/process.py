@@ -224,6 +224,7 @@ class Process:
                 _log.info("%s", error)  # another invitation follows
                 continue
             world.is_joining = True
+            invitation.take_effect()
             return world
 
     def prepare(self, rendezvous: GenerationRendezvous) -> World:
@@ -249,6 +250,8 @@ class Process:
         before = self.communicator
         communicator = Communicator(world, range(world.size))
         communicator.use_topologies_of(before)
+        assert isinstance(world.rendezvous, GenerationRendezvous)
+        world.rendezvous.take_effect()
         if before.world.notice.is_given:
             world.notice.give()
         world.is_spare, before.world.is_spare = False, True

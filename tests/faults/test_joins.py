@@ -38,6 +38,7 @@ def test_lost_ranks_are_started_again_and_join(transport, fault, lost, tmp_path)
         assert f"finished with {RANKS} of {RANKS} ranks" in job.err
         assert job.left() == {}
     assert sorted(one["rank"] for one in found) == [*range(RANKS)], job.out + job.err
+    assert all(one["again"] == RANKS for one in found), found
     for name in ALGORITHMS:
         of_ranks = [one[name] for one in found]
         assert all(one["is_one"] for one in of_ranks), of_ranks

@@ -18,7 +18,11 @@ from bluecomm.runtime.rendezvous.agent_connection import (
     News,
     NewsFeed,
 )
-from bluecomm.runtime.rendezvous.rendezvous import Assignment, Rendezvous
+from bluecomm.runtime.rendezvous.rendezvous import (
+    AgentRendezvous,
+    Assignment,
+    Rendezvous,
+)
 
 
 class GenerationCancelled(BluecommError):
@@ -34,9 +38,10 @@ class GenerationRendezvous(Rendezvous):
         feed: All news that has arrived since the invitation.
     """
 
-    def __init__(self, base: Rendezvous, invite: Invite, feed: NewsFeed) -> None:
+    def __init__(self, base: AgentRendezvous, invite: Invite, feed: NewsFeed) -> None:
         self._base = base
         self._feed = feed
+        self._rounds = base.rounds
         self.generation = invite.generation
         self.newcomers = tuple(invite.newcomers)
         self._assignment = dataclasses.replace(
@@ -49,9 +54,7 @@ class GenerationRendezvous(Rendezvous):
 
     @property
     def agent(self) -> AgentConnection:
-        agent = self._base.agent
-        assert agent is not None
-        return agent
+        return self._base.agent
 
     @property
     def news(self) -> NewsFeed:
@@ -63,9 +66,12 @@ class GenerationRendezvous(Rendezvous):
         Raises:
             GenerationCancelled: The launcher has cancelled the generation.
         """
-        self.agent.send(JoinRecord(generation=self.generation, record=record))
+        # Newcomers have taken part in none of the earlier rounds.
+        told = {**record, "rounds": self._rounds}
+        self.agent.send(JoinRecord(generation=self.generation, record=told))
         answer = self._feed.wait_for(self._is_answer, timeout_s)
         if isinstance(answer, JoinTable):
+            self._rounds = max(record["rounds"] for record in answer.records)
             return answer.records
         rank = self._assignment.rank
         if isinstance(answer, JoinCancelled):
@@ -90,6 +96,10 @@ class GenerationRendezvous(Rendezvous):
             return news.generation == self.generation
         return isinstance(news, AgentLost)
 
+    def take_effect(self) -> None:
+        """Have later worlds of this process begin where this generation is."""
+        self._base.follow(self._assignment, self._feed, self._rounds)
+
     def goodbye(self) -> None:
         self._base.goodbye()
 
@@ -97,20 +107,18 @@ class GenerationRendezvous(Rendezvous):
         self.agent.close_feed(self._feed)
 
 
-def ask_to_join(base: Rendezvous) -> None:
+def ask_to_join(base: AgentRendezvous) -> None:
     """Have the launcher invite this process, which joins a running job."""
-    assert base.agent is not None
     base.agent.send(AskToJoin())
 
 
-def await_invitation(base: Rendezvous, timeout_s: float) -> GenerationRendezvous:
+def await_invitation(base: AgentRendezvous, timeout_s: float) -> GenerationRendezvous:
     """Return the rendezvous of the next generation to which a newcomer is invited.
 
     Raises:
         BluecommError: The agent is lost.
         CommunicationTimeout: No invitation has come in time.
     """
-    assert base.news is not None
     rank = base.assignment.rank
     news = base.news.wait_for(
         lambda news: isinstance(news, (Invite, AgentLost)), timeout_s

@@ -167,16 +167,18 @@ class AgentRendezvous(Rendezvous):
 
     Attributes:
         joins: Whether the first world of the process joins a running job.
+        rounds: Number of calls of ``exchange``, equal on all ranks between two worlds.
     """
 
     def __init__(self, config: Config) -> None:
         assert config.agent_socket is not None
-        self._round = 0
+        self.rounds = 0
         self._agent = AgentConnection(
             config.agent_socket, config.rank or 0, config.start_timeout_s
         )
         welcome = self._agent.welcome
         self.joins = welcome.stay > 0
+        self._news = self._agent.news
         self._assignment = Assignment(
             rank=welcome.rank,
             size=welcome.size,
@@ -208,10 +210,22 @@ class AgentRendezvous(Rendezvous):
 
     @property
     def news(self) -> NewsFeed:
-        return self._agent.news
+        return self._news
+
+    def follow(self, assignment: Assignment, news: NewsFeed, rounds: int) -> None:
+        """Have later worlds begin where a world is that newcomers have joined.
+
+        Args:
+            assignment: The assignment in that world.
+            news: The news for it.
+            rounds: Number of calls of ``exchange`` of the ranks that are no newcomers.
+        """
+        self._assignment = assignment
+        self._news = news
+        self.rounds = rounds
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
-        number, self._round = self._round, self._round + 1
+        number, self.rounds = self.rounds, self.rounds + 1
         return self._agent.exchange(record, number, timeout_s)
 
     def goodbye(self) -> None:

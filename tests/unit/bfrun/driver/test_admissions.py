@@ -49,7 +49,9 @@ def test_a_newcomer_is_invited_meets_the_others_and_joins(admissions):
     table = JoinTable(generation=1, records=["zero", "one", "two"])
     assert meet(admissions) == [([0, 1, 2], table)]
     opened = [([0, 1, 2], JoinOpen(generation=1))]
+    assert admissions.joining == set()
     assert open_for(admissions, 2, 0, 1) == opened
+    assert admissions.joining == {2}
     assert admissions.moved(1, 1) == (False, [])
     assert admissions.present == {0, 1}
     assert admissions.moved(2, 1) == (True, [])

@@ -56,6 +56,15 @@ def test_the_end_of_a_rank_that_had_published_closes_no_round():
     assert frame.records == ["y", "x"]
 
 
+def test_a_rank_that_has_been_started_again_takes_part():
+    table = RecordTable(2, 10)
+    table.rank_ended(1, "rank 1 was killed")
+    table.returned([1])
+    assert table.publish(0, 1, "x", 0.0) == []
+    ((_, frame),) = table.publish(1, 1, "y", 0.0)
+    assert frame.records == ["x", "y"]
+
+
 def test_records_that_fit_into_no_frame_end_the_round():
     table = RecordTable(3, 10)
     assert table.publish(0, 0, "x" * (8 << 20), 0.0) == []

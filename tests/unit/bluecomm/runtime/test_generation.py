@@ -1,0 +1,48 @@
+"""How the ranks of a generation meet, and where later worlds begin."""
+
+from types import SimpleNamespace
+
+from bfrun.frames.driver_to_rank import Invite, JoinTable
+from bfrun.frames.rank_to_driver import JoinRecord
+from bluecomm.runtime.rendezvous.agent_connection import NewsFeed
+from bluecomm.runtime.rendezvous.generation import GenerationRendezvous
+from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, SoloRendezvous
+
+INVITE = Invite(generation=3, newcomers=[0], stays=[1, 0])
+
+
+def base_of(rounds):
+    """Return the rendezvous of a process, and the frames that it sends."""
+    sent = []
+    base = AgentRendezvous.__new__(AgentRendezvous)
+    base._agent = SimpleNamespace(send=sent.append)
+    alone = SoloRendezvous()
+    base.follow(alone.assignment, NewsFeed(), rounds)
+    alone.close()
+    return base, sent
+
+
+def test_a_newcomer_takes_over_the_number_of_earlier_rounds():
+    base, sent = base_of(rounds=0)
+    feed = NewsFeed()
+    generation = GenerationRendezvous(base, INVITE, feed)
+    records = [{"record": 0, "rounds": 0}, {"record": 1, "rounds": 2}]
+    feed.put(JoinTable(generation=3, records=records))
+    assert generation.exchange({"record": 0}, 1.0) == records
+    assert sent == [JoinRecord(generation=3, record=records[0])]
+    generation.take_effect()
+    assert base.rounds == 2
+    assert base.news is feed
+    assert base.assignment.stays == (1, 0)
+    assert base.assignment.epoch == 3
+
+
+def test_the_other_ranks_say_how_many_rounds_there_were():
+    base, sent = base_of(rounds=2)
+    feed = NewsFeed()
+    generation = GenerationRendezvous(base, INVITE, feed)
+    feed.put(JoinTable(generation=3, records=[{"rounds": 0}, {"rounds": 2}]))
+    generation.exchange({}, 1.0)
+    assert sent == [JoinRecord(generation=3, record={"rounds": 2})]
+    generation.take_effect()
+    assert base.rounds == 2
