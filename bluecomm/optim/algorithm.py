@@ -71,6 +71,10 @@ class Algorithm:
     survives_losses = False
     # Whether it can go on in another generation, with newcomers; see ``move``.
     admits_newcomers = False
+    # Whether a rank can go on with a copy of another rank's state, as newcomers do. If
+    # not, the state is valid only together with that of all other ranks, and all ranks
+    # begin anew.
+    hands_over_state = False
     # Whether it leaves values in windows, which ``unregister_window`` frees.
     has_windows = False
     # The options in CommonOptions that this algorithm uses. A value other than the
@@ -143,10 +147,11 @@ class Algorithm:
         """
 
     def restart(self) -> None:
-        """Begin anew with the current parameters and gradients, after ranks were lost.
+        """Begin anew with the current parameters and gradients.
 
-        Called on all ranks that are left, before the first round of their new graph.
-        Algorithms whose state depends on that of all ranks override it.
+        Called on all ranks that are left, before the first round of their new graph
+        after a loss, and on all ranks but newcomers when these join. Algorithms whose
+        state depends on that of all ranks override it.
         """
 
     def move(self) -> None:

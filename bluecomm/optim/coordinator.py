@@ -274,7 +274,8 @@ class Coordinator:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``state_dict`` returned."""
         saved_by, rank = state.get("rank"), self.context.comm.rank
-        if state["algorithm"] and saved_by not in (None, rank):
+        is_own = self.algorithm.hands_over_state or saved_by in (None, rank)
+        if state["algorithm"] and not is_own:
             _log.warning(
                 "%s: rank %d loads a state of %s that rank %d saved, but each rank has "
                 "tensors of its own there. Load what this rank saved, or drop the key "

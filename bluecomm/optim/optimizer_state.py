@@ -63,12 +63,12 @@ def broadcast_optimizer_state(
 def broadcast_to_begin_anew(
     optimizer: torch.optim.Optimizer, root_rank: int, comm: Communicator
 ) -> None:
-    """Give every rank the root's optimizer state without that of the algorithm.
+    """Give every rank the root's optimizer state, and have its algorithm go on with it.
 
-    Collective. The tensors of an algorithm, such as the corrections of exact diffusion,
-    belong to one rank, and are valid only together with those of all other ranks.
-    Without them the algorithm begins anew from equal parameters, at the root's round.
-    Arguments and errors are those of ``broadcast_optimizer_state``.
+    Collective. The tensors of most algorithms, such as the corrections of exact
+    diffusion, belong to one rank, and are valid only together with those of all other
+    ranks. They are left out, and the algorithm begins anew from equal parameters, at
+    the root's round. Arguments and errors are those of ``broadcast_optimizer_state``.
     """
     _broadcast(optimizer, root_rank, comm, begins_anew=True)
 
@@ -101,7 +101,7 @@ def _broadcast(
     state: dict[str, Any] = {}
     if is_root:
         state = optimizer.state_dict()
-        if begins_anew and STATE_KEY in state:
+        if begins_anew and not _hands_over(optimizer) and STATE_KEY in state:
             state[STATE_KEY] = {**state[STATE_KEY], "algorithm": {}}
         skeleton = _replace(state, torch.Tensor, take_out)
     skeleton = broadcast_object(skeleton, root_rank, f"{name}.plan", process_set=comm)
@@ -121,6 +121,12 @@ def _broadcast(
     )
     if begins_anew or not is_root:
         optimizer.load_state_dict(state)
+
+
+def _hands_over(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the state of its algorithm is valid on other ranks."""
+    coordinator = vars(optimizer).get(COORDINATOR_KEY)
+    return coordinator is not None and coordinator.algorithm.hands_over_state
 
 
 def _facts(optimizer: torch.optim.Optimizer, root_rank: int) -> dict[str, str]:

@@ -110,11 +110,12 @@ def live_owners() -> list[ParameterOwner]:
 
 
 def settle_all() -> None:
-    """Make the values of all parameters final, before the ranks change their world."""
+    """Finish all rounds, with final parameters, before the ranks change their world."""
     for reference in list(_owners):
         owner = reference()
         if owner is not None:
             owner.settle(for_writing=True)
+            owner.drain()
 
 
 def move_all(before: Communicator, after: Communicator) -> None:

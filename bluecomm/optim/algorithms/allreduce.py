@@ -17,3 +17,4 @@ class Allreduce(ParameterAveraging):
 
     communication_type = CommunicationType.allreduce
     survives_losses = True
+    admits_newcomers = True

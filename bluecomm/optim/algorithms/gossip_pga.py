@@ -31,6 +31,7 @@ class GossipPGA(ParameterAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    admits_newcomers = True
 
     def __init__(
         self,

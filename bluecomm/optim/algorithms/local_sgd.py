@@ -24,6 +24,7 @@ class LocalSGD(ParameterAveraging):
 
     communication_type = CommunicationType.allreduce
     survives_losses = True
+    admits_newcomers = True
 
     def __init__(self, *, uneven_inputs: bool = False) -> None:
         super().__init__(order="atc", uneven_inputs=uneven_inputs)

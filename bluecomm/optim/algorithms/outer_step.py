@@ -24,6 +24,9 @@ class _OuterStep(StatefulAveraging):
     """Base of both methods, which average different tensors."""
 
     acts_alone = True
+    # A newcomer needs the same p as the others. A momentum of its own may begin with
+    # that of any rank.
+    hands_over_state = True
     keeps = ("before", "momentum")
 
     def begin(self, bucket: Bucket) -> None:
@@ -64,6 +67,7 @@ class DiLoCo(_OuterStep):
 
     communication_type = CommunicationType.allreduce
     survives_losses = True
+    admits_newcomers = True
     default_steps_per_communication = 30
 
     def __init__(
@@ -138,6 +142,7 @@ class NoLoCo(_OuterStep):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    admits_newcomers = True
 
     def __init__(
         self,

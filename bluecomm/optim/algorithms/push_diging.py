@@ -14,6 +14,7 @@ from bluecomm.optim.algorithms.gradient_tracking import GradientTracking
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import Exchange, NeighborExchange
 from bluecomm.optim.registry import register_algorithm
+from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
 
 Matrix = NDArray[np.float64]
@@ -24,6 +25,10 @@ class _Pushing(NeighborExchange):
 
     _left: Sequence[int] = ()
     _schedule: TopologySchedule | None = None
+
+    def move(self, comm: Communicator) -> None:
+        super().move(comm)
+        self._left, self._schedule = (), None
 
     def regroup(self, left: Sequence[int]) -> None:
         self._left, self._schedule = left, self._schedule_for(left)

@@ -8,6 +8,7 @@ import torch
 import bluecomm as bf
 from bluecomm.elastic import admission as module
 from bluecomm.elastic.admission import obstacle
+from bluecomm.optim.registry import names_that_survive_losses
 from bluecomm.runtime.rendezvous.rendezvous import SoloRendezvous
 
 
@@ -24,7 +25,7 @@ def optimizer(**options):
     return model, bf.DistributedOptimizer(plain, model, **options)
 
 
-@pytest.mark.parametrize("algorithm", ["neighbor_allreduce", "gradient_allreduce"])
+@pytest.mark.parametrize("algorithm", names_that_survive_losses())
 def test_covered_algorithms(algorithm):
     kept = optimizer(algorithm=algorithm)
     assert obstacle() == ""
@@ -32,7 +33,7 @@ def test_covered_algorithms(algorithm):
 
 
 def test_other_algorithms():
-    kept = optimizer(algorithm="exact_diffusion")
+    kept = optimizer(algorithm="win_put")
     assert "an optimizer has an algorithm, or a process set, with which" in obstacle()
     del kept
     assert obstacle() == ""

@@ -1,0 +1,46 @@
+"""Handing over the state of an algorithm to other ranks, in a world of one."""
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.elastic.group import current_group
+from bluecomm.elastic.handlers import handler_of
+
+
+@pytest.fixture(autouse=True)
+def world():
+    bf.init()
+    yield
+    bf.shutdown()
+
+
+def momentum_after_sync(algorithm):
+    """Return the momentum of an algorithm before and after the optimizer is sent."""
+    model = torch.nn.Linear(2, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bf.DistributedOptimizer(
+        plain, model, algorithm=algorithm, num_steps_per_communication=1
+    )
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+
+    def momentum():
+        memory = optimizer.state_dict()["bluecomm"]["algorithm"]["memory"]
+        return memory["momentum"]["weight"]
+
+    before = momentum()
+    assert before.abs().min() > 0
+    handler_of(optimizer).sync(current_group(), 0, "x")
+    return before, momentum()
+
+
+@pytest.mark.parametrize("algorithm", ["diloco", "noloco"])
+def test_the_outer_optimizer_is_handed_over(algorithm):
+    before, after = momentum_after_sync(algorithm)
+    assert torch.equal(before, after)
+
+
+def test_what_belongs_to_all_ranks_together_begins_anew():
+    _, after = momentum_after_sync("decentlam")
+    assert torch.equal(after, torch.zeros(1, 2))
