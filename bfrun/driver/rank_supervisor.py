@@ -290,9 +290,11 @@ class RankSupervisor:
 
     def _on_excluded(self, teller: int, said: RankExcluded) -> None:
         """Kill a rank without which the others have agreed to go on."""
-        remaining = self.membership.remaining
-        stay = self.membership.members[said.rank].stay if said.rank in remaining else -1
-        if teller not in remaining or said.stay != stay:
+        membership = self.membership
+        # A newcomer may be excluded while it takes over the state.
+        is_running = said.rank in membership.survivors
+        is_this = is_running and said.stay == membership.members[said.rank].stay
+        if teller not in membership.remaining or not is_this:
             return
         self._announce(self.membership.excluded(said.rank, said.cause, said.seconds))
         if said.rank in self._kill_at:

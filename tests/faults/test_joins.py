@@ -28,6 +28,7 @@ FEW = ("neighbor_allreduce", "gradient_allreduce")
     [
         ("shm", "newcomer", [VICTIM, VICTIM], covered()),
         ("tcp", "donor", [0, VICTIM, VICTIM], FEW),
+        ("tcp", "stopped", [VICTIM, VICTIM], FEW),
     ],
 )
 def test_lost_ranks_are_started_again_and_join(

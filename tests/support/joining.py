@@ -2,9 +2,10 @@
 
 ``python -m tests.support.joining FOLDER FAULT ALGORITHM...``: rank 2 kills itself after
 5 steps. With the fault ``donor`` or ``newcomer``, that one kills itself while the state
-is handed over. All ranks take 40 more steps once nobody is missing. Three parameters
-show whether the weights sum to one (``ones``), whether all ranks mix (``ranks``), and
-how many updates were applied (``steps``).
+is handed over; with ``stopped``, the newcomer stops itself then. All ranks take 40 more
+steps once nobody is missing. Three parameters show whether the weights sum to one
+(``ones``), whether all ranks mix (``ranks``), and how many updates were applied
+(``steps``).
 """
 
 from __future__ import annotations
@@ -45,33 +46,35 @@ def is_first(folder: Path, what: str) -> bool:
 
 
 class Fragile:
-    """A part of the state that may end a process while it is handed over.
+    """A part of the state that may end or stop a process while it is handed over.
 
     Args:
         folder: Folder of the test.
-        fault: ``"newcomer"`` or ``"donor"`` ends that one, once.
+        fault: ``"newcomer"`` or ``"donor"`` ends that one, once; ``"stopped"`` stops
+            the newcomer, once.
     """
 
     def __init__(self, folder: Path, fault: str) -> None:
         self.folder = folder
         self.fault = fault
 
-    def may_kill(self, who: str) -> None:
-        """End this process if that is the fault, and the state is handed over."""
+    def may_hit(self, fault: str, number: int) -> None:
+        """Send a signal to this process if the state is handed over with this fault."""
         is_handed_over = self.folder.joinpath("ready").exists()
-        if self.fault == who and is_handed_over and is_first(self.folder, who):
-            kill_me()
+        if self.fault == fault and is_handed_over and is_first(self.folder, fault):
+            os.kill(os.getpid(), number)
 
     def __deepcopy__(self, _: object) -> Fragile:
         return self
 
     def __getstate__(self) -> dict[str, object]:
-        self.may_kill("donor")
+        self.may_hit("donor", signal.SIGKILL)
         return self.__dict__
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self.may_kill("newcomer")
+        self.may_hit("newcomer", signal.SIGKILL)
+        self.may_hit("stopped", signal.SIGSTOP)
 
 
 def progress(folder: Path) -> int:
