@@ -1,8 +1,8 @@
 """Decides when newcomers join the running job, one generation at a time. Does no I/O.
 
-A generation is a world of all ranks. The ranks make the next generation while they
-train in the present one, and change to it when all newcomers are ready
-(docs/survival.md).
+A generation is a world of all ranks, some of which may be missing. The ranks make the
+next generation while they train in the present one, and change to it when all newcomers
+are ready (docs/survival.md).
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ class Admissions:
         return bool(self.present) and self.present <= self._willing
 
     @property
-    def waiting(self) -> frozenset[int]:
-        """The newcomers that wait for their invitation."""
-        return frozenset(self._waiting)
-
-    @property
     def joining(self) -> frozenset[int]:
         """The newcomers of the generation to which ranks change now."""
         current = self._current
@@ -98,7 +93,7 @@ class Admissions:
             self._willing.clear()  # another generation would end in the same way
             return self._cancel("the records of the ranks are too large")
         current.has_met = True
-        records = [current.records[rank] for rank in range(self._size)]
+        records = [current.records.get(rank) for rank in range(self._size)]
         table = JoinTable(generation=generation, records=records)
         return [(sorted(current.ranks), table)]
 
@@ -144,22 +139,19 @@ class Admissions:
         return self._open(current)
 
     def _invite(self) -> Answers:
-        """Begin a generation once each rank either takes part or waits."""
-        everybody = self.present | self._waiting
-        if (
-            self._current is not None
-            or not self._waiting
-            or not self.is_possible
-            or len(everybody) < self._size
-        ):
+        """Begin a generation if newcomers wait; other ranks may be missing."""
+        if self._current is not None or not self._waiting or not self.is_possible:
             return []
+        everybody = self.present | self._waiting
+        missing = [rank for rank in range(self._size) if rank not in everybody]
         self._number += 1
         newcomers, self._waiting = self._waiting, set()
         self._current = _Generation(self._number, newcomers, everybody)
         invite = Invite(
             generation=self._number,
             newcomers=sorted(newcomers),
-            stays=list(self._stays),
+            stays=[-1 if r in missing else stay for r, stay in enumerate(self._stays)],
+            missing=missing,
         )
         return [(sorted(everybody), invite)]
 

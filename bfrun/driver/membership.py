@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bfrun.frames.driver_to_rank import RankDamaged, RankFinished, RankFrozen, RankLost
@@ -182,21 +182,15 @@ class Membership:
         member.is_joining = False
         return _describe(member)
 
-    def give_up(self, waiting: Collection[int] = ()) -> list[int]:
+    def give_up(self) -> list[int]:
         """Return the ranks that can no longer join, whose ends are not failures.
 
-        These are ``waiting``, and all newcomers if each rank that takes part in the job
-        has ended.
+        These are all newcomers, once each rank that takes part in the job has ended.
         """
         running = [member for member in self.members.values() if not member.ended]
-        is_over = all(member.is_joining for member in running)
-        given_up = [
-            member
-            for member in running
-            if member.is_joining
-            and not member.announced
-            and (is_over or member.rank in waiting)
-        ]
+        if not all(member.is_joining for member in running):
+            return []
+        given_up = [member for member in running if not member.announced]
         for member in given_up:
             member.announced = True
         return [member.rank for member in given_up]

@@ -133,7 +133,7 @@ class RankSupervisor:
             noticed_after_s: Seconds since then.
         """
         if self._respawns is not None:
-            self._respawns.is_closed = True  # nobody can start these ranks again
+            self._respawns.close(ranks)  # nobody can start these ranks again
         self._announce(self.membership.agent_lost(ranks, reason), noticed_after_s)
 
     def give_notice(self, why: str) -> None:
@@ -154,8 +154,6 @@ class RankSupervisor:
                 continue
             if isinstance(frame, RankLost):
                 self._on_lost(frame, noticed_after_s)
-            elif self._respawns is not None:
-                self._respawns.is_closed = True  # its slot stays empty
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
             self._router.answer(self._admissions.ended(frame.rank))
@@ -227,8 +225,7 @@ class RankSupervisor:
 
     def _respawn(self, respawns: Respawns, now: float) -> None:
         """Start the ranks that are due again, and end those that can no longer join."""
-        waiting = self._admissions.waiting if respawns.is_closed else ()
-        for rank in self.membership.give_up(waiting):
+        for rank in self.membership.give_up():
             frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
             self._router.to_agent_of(rank, frame)
         if self._ends or self.membership.ending or not self._admissions.is_possible:
@@ -262,7 +259,7 @@ class RankSupervisor:
 
     def _on_not_started(self, frame: RankNotStarted) -> None:
         if self._respawns is not None:
-            self._respawns.is_closed = True
+            self._respawns.close([frame.rank])
         self._announce(self.membership.not_started(frame.rank, frame.error))
 
     def _on_hello(self, frame: Hello) -> None:

@@ -91,16 +91,21 @@ class StallTable(Frame, kind="stall_report", route=DRIVER_TO_RANK):
 class Invite(Frame, kind="invite", route=DRIVER_TO_RANK):
     """Asks ranks and newcomers to make the next generation; ``join_record`` answers.
 
-    ``stays`` is the ``stay`` of each rank's process in that generation.
+    ``stays`` is the ``stay`` of each rank's process in that generation, or -1 for the
+    ranks in ``missing``, which take no part.
     """
 
     generation: int
     newcomers: list[int]
     stays: list[int]
+    missing: list[int]
 
 
 class JoinTable(Frame, kind="join_table", route=DRIVER_TO_RANK):
-    """Ends the rendezvous of a generation, with the records of all ranks in order."""
+    """Ends the rendezvous of a generation, with the records of all ranks in order.
+
+    Missing ranks have the record null.
+    """
 
     generation: int
     records: list[Any]

@@ -9,6 +9,7 @@ state to the newcomers. docs/survival.md has the protocol and its states.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -114,8 +115,9 @@ class Admission:
             thread.join(_JOIN_S)
         if self._next is not None and self._next.agreement is not None:
             # The training has ended before its first check.
-            self._next.world.retire()
-            if (feed := self._next.world.rendezvous.news) is not None:
+            world = self._next.everybody.world
+            world.retire()
+            if (feed := world.rendezvous.news) is not None:
                 self._agent.close_feed(feed)
 
     def check(self) -> bool:
@@ -140,11 +142,11 @@ class Admission:
         left = agreement.begin_round(number)
         if left is None:
             return False
-        before = current_process().move(following.world)
+        before = current_process().move(following.everybody)
         after = current_communicator()
         ownership.move_all(before, after)
         self._next = None
-        self._begin(following.world, before, agreement, left)
+        self._begin(after.world, before, agreement, left)
         return True
 
     def join(self, world: World) -> None:
@@ -154,7 +156,7 @@ class Admission:
             CommunicationTimeout: The ranks have not agreed in time.
             BluecommError: The donor has been lost.
         """
-        agreement = Regrouping(_everybody(world), _NAME, lead=1, opens=True)
+        agreement = Regrouping(_for_agreement(world), _NAME, lead=1, opens=True)
         self._agent.send(JoinReady(generation=world.assignment.epoch))
         left = agreement.begin_round(agreement.first())
         assert left is not None
@@ -215,7 +217,9 @@ class Admission:
             return
         base = current_process().rendezvous
         assert isinstance(base, AgentRendezvous)
-        rendezvous = GenerationRendezvous(base, invite, self._agent.open_feed())
+        peers = current_communicator().world.peers
+        known = {peer.rank: dataclasses.asdict(peer) for peer in peers}
+        rendezvous = GenerationRendezvous(base, invite, self._agent.open_feed(), known)
         self._next = NextGeneration(
             rendezvous, self._agent, self._state, self._counting
         )
@@ -241,7 +245,7 @@ class NextGeneration:
 
     Attributes:
         agreement: The agreement, once it has begun.
-        world: Its world, once there is an agreement.
+        everybody: All of its ranks, once there is an agreement.
     """
 
     def __init__(
@@ -253,7 +257,7 @@ class NextGeneration:
     ) -> None:
         self.generation = rendezvous.generation
         self.agreement: Regrouping | None = None
-        self.world: World
+        self.everybody: Communicator
         self._rendezvous = rendezvous
         self._agent = agent
         self._state = state
@@ -277,7 +281,7 @@ class NextGeneration:
 
     def _run(self) -> None:
         try:
-            world = current_process().prepare(self._rendezvous)
+            everybody = current_process().prepare(self._rendezvous)
             self._agent.send(JoinReady(generation=self.generation))
         except GenerationCancelled as error:
             _log.info("%s", error)
@@ -292,20 +296,20 @@ class NextGeneration:
         self._is_decided.wait()
         with self._counting:
             if not self._is_cancelled:
-                self.world = world
+                self.everybody = everybody
                 self.agreement = Regrouping(
-                    _everybody(world),
+                    _for_agreement(everybody.world),
                     _NAME,
                     lead=1,
                     begun=self._state.begun_checks,
                     opens=True,
                 )
                 return
-        world.retire()
+        everybody.world.retire()
         self._rendezvous.close()
 
 
-def _everybody(world: World) -> Communicator:
+def _for_agreement(world: World) -> Communicator:
     """Return all ranks of a world, for calls that fail when they need a lost one."""
     return Communicator(world, range(world.size), owner=_NAME)
 

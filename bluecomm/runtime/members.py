@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 _log = logging.getLogger("bluecomm")
 
@@ -49,10 +49,12 @@ class Members:
         self.survives_losses = survives_losses
         self._size = size
         self._gone: tuple[int, ...] = ()
+        # Ranks that were lost before this world began.
+        self._missing: frozenset[int] = frozenset()
         self._earlier: list[MemberEvent] = []  # those of earlier generations
         self._events: list[MemberEvent] = []
         self._listeners: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     @property
     def gone(self) -> tuple[int, ...]:
@@ -73,7 +75,9 @@ class Members:
     def has_failed(self, rank: int) -> bool:
         """Return whether a rank has gone because it has failed."""
         with self._lock:
-            return any(one.kind == "lost" and one.rank == rank for one in self._events)
+            return rank in self._missing or any(
+                one.kind == "lost" and one.rank == rank for one in self._events
+            )
 
     def remove(self, rank: int, kind: str, text: str) -> None:
         """Note that a rank has gone, and call the listeners."""
@@ -81,13 +85,31 @@ class Members:
             if rank in self._gone:
                 return
             self._gone = (*self._gone, rank)
-            self._events.append(MemberEvent(kind, time.time(), rank, text, self.left))
+            if rank not in self._missing:
+                event = MemberEvent(kind, time.time(), rank, text, self.left)
+                self._events.append(event)
+            self._lock.notify_all()
             listeners = list(self._listeners)
         for listener in listeners:
             try:
                 listener()
             except Exception:
                 _log.exception("%r raised at the loss of rank %d", listener, rank)
+
+    def begin_without(self, ranks: Collection[int]) -> None:
+        """Note that ranks were lost before, so that their loss is no event here."""
+        self._missing = frozenset(ranks)
+
+    def await_missing(self, timeout_s: float) -> bool:
+        """Wait until the ranks have agreed that the missing ones have gone.
+
+        Returns:
+            Whether they have.
+        """
+        with self._lock:
+            return self._lock.wait_for(
+                lambda: self._missing.issubset(self._gone), timeout_s
+            )
 
     def note(self, kind: str, text: str, left: tuple[int, ...]) -> None:
         """Note an event that is not about one rank."""
@@ -103,7 +125,7 @@ class Members:
                     time.time(),
                     rank,
                     f"rank {rank} has joined",
-                    tuple(range(self._size)),
+                    tuple(r for r in range(self._size) if r not in self._missing),
                 )
                 for rank in newcomers
             ]

@@ -192,7 +192,7 @@ class Process:
         self._digest = digest.hex()
         recording = self._recording_for(config, self._rendezvous)
         if isinstance(self._rendezvous, AgentRendezvous) and self._rendezvous.joins:
-            world = self._join(config, self._rendezvous)
+            communicator = self._join(config, self._rendezvous)
         else:
             world = World(
                 config,
@@ -201,15 +201,15 @@ class Process:
                 self._digest,
                 recording.recorder,
             )
+            communicator = Communicator(world, range(world.size))
         self._left_windows.clear()
-        communicator = Communicator(world, range(world.size))
         communicator.use_default_topologies()
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
         self._communicator = communicator
 
-    def _join(self, config: Config, base: AgentRendezvous) -> World:
-        """Meet the ranks of a running job as a newcomer, and return the new world.
+    def _join(self, config: Config, base: AgentRendezvous) -> Communicator:
+        """Meet the ranks of a running job as a newcomer; return all ranks of the job.
 
         Raises:
             CommunicationTimeout: The job has not invited this rank in time.
@@ -225,10 +225,10 @@ class Process:
                 continue
             world.is_joining = True
             invitation.take_effect()
-            return world
+            return _without_missing(world, invitation)
 
-    def prepare(self, rendezvous: GenerationRendezvous) -> World:
-        """Meet the newcomers, and return the world of the next generation.
+    def prepare(self, rendezvous: GenerationRendezvous) -> Communicator:
+        """Meet the newcomers, and return all ranks of the next generation.
 
         Thread-safe. The current world stays in use.
 
@@ -239,16 +239,15 @@ class Process:
         config = self.communicator.world.config
         world = World(config, rendezvous, self.memory, self._digest)
         world.is_spare = True
-        return world
+        return _without_missing(world, rendezvous)
 
-    def move(self, world: World) -> Communicator:
-        """Use another world of the same ranks from now on.
+    def move(self, communicator: Communicator) -> Communicator:
+        """Use all ranks of another generation from now on.
 
         Returns:
             The previous communicator of all ranks, whose world the caller must end.
         """
-        before = self.communicator
-        communicator = Communicator(world, range(world.size))
+        before, world = self.communicator, communicator.world
         communicator.use_topologies_of(before)
         assert isinstance(world.rendezvous, GenerationRendezvous)
         world.rendezvous.take_effect()
@@ -372,6 +371,16 @@ class Process:
             self._recording.finish()
         if self._rendezvous is not None and self._rendezvous.agent is None:
             self._end(orderly=self._rendezvous.outlives_failure, serves=False)
+
+
+def _without_missing(world: World, rendezvous: GenerationRendezvous) -> Communicator:
+    """Return all ranks of a new generation, which have agreed on the missing ones."""
+    try:
+        world.begin_without(rendezvous.missing)
+    except BaseException:
+        world.retire()
+        raise
+    return Communicator(world, range(world.size))
 
 
 def _is_own(communicator: Communicator) -> bool:

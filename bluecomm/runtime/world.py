@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfrun.wording import format_ranks
 from bluecomm.config import Config
-from bluecomm.errors import ShutdownError, SuspendedError
+from bluecomm.errors import CommunicationTimeout, ShutdownError, SuspendedError
 from bluecomm.runtime import fork
 from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
@@ -382,6 +383,33 @@ class World:
             self.release(number)
 
     # -- joining ----------------------------------------------------------------------
+
+    def begin_without(self, ranks: Sequence[int]) -> None:
+        """Begin a world in which some ranks are missing, as if they were lost at once.
+
+        Returns when the others have agreed on it.
+
+        Raises:
+            CommunicationTimeout: They have not within ``BLUECOMM_START_TIMEOUT_S``.
+        """
+        if not ranks:
+            return
+        self.members.begin_without(ranks)
+        for rank in ranks:
+            text = f"rank {rank} has been lost, and has not joined again yet"
+            if self.member_feed is not None:
+                self.member_feed.report(rank, "lost", text)
+            self._engine.peer_lost(rank, text)
+        limit_s = self.config.start_timeout_s
+        if not self.members.await_missing(limit_s):
+            raise CommunicationTimeout(
+                f"init on rank {self.rank}: the ranks have come to no agreement "
+                f"within {limit_s:g} s to go on without "
+                f"{format_ranks(ranks, noun=True)}; look at the ranks' output",
+                operation="init",
+                rank=self.rank,
+                timeout_s=limit_s,
+            )
 
     def wait_for_started(self) -> None:
         """Wait until all requests that this rank has started have ended, or failed."""

@@ -10,7 +10,14 @@ import pytest
 
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fault_matrix import CONSENSUS, covered
-from tests.support.joining import AFTER, KILLED_AT, MEANWHILE, NEWCOMER, VICTIM
+from tests.support.joining import (
+    AFTER,
+    KILLED_AT,
+    LATER,
+    MEANWHILE,
+    NEWCOMER,
+    VICTIM,
+)
 from tests.support.launch import launched, python
 from tests.support.survival import NOT_COUNTING, NOT_MIXING
 
@@ -26,9 +33,9 @@ FEW = ("neighbor_allreduce", "gradient_allreduce")
 @pytest.mark.parametrize(
     ("transport", "fault", "lost", "algorithms"),
     [
-        ("shm", "newcomer", [VICTIM, VICTIM], covered()),
+        ("shm", "newcomer", [VICTIM, VICTIM], FEW),
         ("tcp", "donor", [0, VICTIM, VICTIM], FEW),
-        ("tcp", "stopped", [VICTIM, VICTIM], FEW),
+        ("shm", "stopped", [VICTIM, VICTIM, LATER], (*covered(), "local")),
     ],
 )
 def test_lost_ranks_are_started_again_and_join(
@@ -46,12 +53,15 @@ def test_lost_ranks_are_started_again_and_join(
     assert all(one["again"] == RANKS for one in found), found
     for name in algorithms:
         check_algorithm(name, [one[name] for one in found])
-    # The newcomer goes on where the others are, and they have gone on without it.
+    # Newcomers go on where the others are, and these have gone on without them.
     calls = {one["rank"]: one["calls"] for one in found}
-    (begin,) = calls[VICTIM]
-    assert begin > KILLED_AT + MEANWHILE
+    assert calls[VICTIM][0] > KILLED_AT + MEANWHILE
+    (begin,) = {one[-1] for one in calls.values()}
     assert {one["step"] for one in found} == {begin + AFTER}
-    assert calls[1][-1] == calls[3][-1] == begin
+    if fault == "stopped":
+        assert calls[LATER] == [begin]
+        assert calls[VICTIM] == calls[0][-2:]
+        assert calls[VICTIM][0] < begin
     assert sorted(next(one for one in found if one["rank"] == 1)["lost"]) == lost
 
 
@@ -64,7 +74,7 @@ def check_algorithm(name, of_ranks):
     assert max(missed) - min(missed) < 0.1, told
     assert name in NOT_COUNTING or abs(missed[0]) < 0.1, told
     mixed = [one["value"] for one in of_ranks]
-    if name not in NOT_MIXING:
+    if name not in (*NOT_MIXING, "local"):
         assert max(mixed) - min(mixed) < CONSENSUS, told
         assert min(mixed) > NEWCOMER / RANKS, told
 

@@ -2,10 +2,10 @@
 
 ``python -m tests.support.joining FOLDER FAULT ALGORITHM...``: rank 2 kills itself after
 5 steps. With the fault ``donor`` or ``newcomer``, that one kills itself while the state
-is handed over; with ``stopped``, the newcomer stops itself then. All ranks take 40 more
-steps once nobody is missing. Three parameters show whether the weights sum to one
-(``ones``), whether all ranks mix (``ranks``), and how many updates were applied
-(``steps``).
+is handed over. With ``stopped`` the newcomer stops itself then; besides, rank 3 kills
+itself when rank 2 does, and joins only after it. All ranks take 40 more steps once
+nobody is missing. Three parameters show whether the weights sum to one (``ones``),
+whether all ranks mix (``ranks``), and how many updates were applied (``steps``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 
 import bluecomm as bf
-from tests.support.deadlines import wait_until
+from tests.support.deadlines import DEADLINE_S, say, wait_until
 from tests.support.survival import NOT_MIXING, make_optimizer
 
-VICTIM, KILLED_AT = 2, 5
+VICTIM, LATER, KILLED_AT = 2, 3, 5
 AFTER = 40
 # Steps of the others while the newcomer is not ready.
 MEANWHILE = 20
@@ -74,7 +74,25 @@ class Fragile:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.may_hit("newcomer", signal.SIGKILL)
-        self.may_hit("stopped", signal.SIGSTOP)
+
+
+class First:
+    """The first part that is handed over, so that the donor has more to send.
+
+    Args:
+        fragile: Knows whether the newcomer stops itself when it gets this part.
+    """
+
+    def __init__(self, fragile: Fragile) -> None:
+        self.fragile = fragile
+
+    def state_dict(self) -> dict[str, object]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, _: dict[str, object]) -> None:
+        """Stop this process if that is the fault."""
+        self.fragile.may_hit("stopped", signal.SIGSTOP)
 
 
 def progress(folder: Path) -> int:
@@ -86,18 +104,25 @@ def progress(folder: Path) -> int:
 def main() -> None:
     """Train, and print the parameters."""
     folder, fault = Path(sys.argv[1]), sys.argv[2]
-    bf.init()
-    rank = bf.rank()
+    rank = int(os.environ["BLUECOMM_RANK"])
     is_newcomer = not is_first(folder, f"rank-{rank}")
+    if is_newcomer and rank == LATER:
+        # It begins to wait when rank 2 is started for the first time.
+        path = folder / "joined"
+        wait_until(path.exists, "rank 2 has not joined", limit_s=4 * DEADLINE_S)
+    bf.init()
     if is_newcomer:
         begun = progress(folder)
         wait_until(lambda: progress(folder) >= begun + MEANWHILE, "the others stall")
+    victims = (VICTIM, LATER) if fault == "stopped" else (VICTIM,)
     made = {name: make_optimizer(name) for name in sys.argv[3:]}
     if not is_newcomer:
         (folder / f"progress-{rank}").touch()
         bf.barrier()
+    fragile = Fragile(folder, fault)
     state = bf.elastic.TorchState(
-        fragile=Fragile(folder, fault),
+        first=First(fragile),
+        fragile=fragile,
         step=0,
         left=AFTER,
         **{f"model_{name}": model for name, (model, _) in made.items()},
@@ -121,7 +146,9 @@ def main() -> None:
                         parameter.grad = -torch.ones_like(parameter)
                 optimizer.step()
             state.step += 1
-            if rank == VICTIM and not is_newcomer and state.step == KILLED_AT:
+            if is_newcomer and rank == VICTIM:
+                say(folder, "joined")
+            elif rank in victims and not is_newcomer and state.step == KILLED_AT:
                 kill_me()
             if rank < 2:
                 path = folder / f"progress-{rank}.new"

@@ -60,7 +60,7 @@ class Epochs:
         self._next_group: Group | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._told: tuple[int, ...] = comm.ranks  # the members last logged
+        self._told = self.ranks  # the members last logged
         self._stop = self._world.members.listen(self._on_loss)
         self._on_loss()
 

@@ -7,6 +7,8 @@ they train on in the generation before.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinTable
@@ -36,14 +38,29 @@ class GenerationRendezvous(Rendezvous):
         base: Rendezvous of this process, which has the connection to the agent.
         invite: The launcher's invitation.
         feed: All news that has arrived since the invitation.
+        known: This rank's knowledge of the missing ranks: the last record of each of
+            them, by rank. Empty for newcomers.
+
+    Attributes:
+        generation: Number of the generation.
+        newcomers: The ranks that join the job with it.
+        missing: The ranks that take no part in it.
     """
 
-    def __init__(self, base: AgentRendezvous, invite: Invite, feed: NewsFeed) -> None:
+    def __init__(
+        self,
+        base: AgentRendezvous,
+        invite: Invite,
+        feed: NewsFeed,
+        known: Mapping[int, Any] = MappingProxyType({}),
+    ) -> None:
         self._base = base
         self._feed = feed
         self._rounds = base.rounds
         self.generation = invite.generation
         self.newcomers = tuple(invite.newcomers)
+        self.missing = tuple(invite.missing)
+        self._known = {rank: known[rank] for rank in self.missing if rank in known}
         self._assignment = dataclasses.replace(
             base.assignment, epoch=invite.generation, stays=tuple(invite.stays)
         )
@@ -61,18 +78,18 @@ class GenerationRendezvous(Rendezvous):
         return self._feed
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
-        """See the base class.
+        """See the base class. Missing ranks have the last record of their processes.
 
         Raises:
             GenerationCancelled: The launcher has cancelled the generation.
         """
-        # Newcomers have taken part in none of the earlier rounds.
-        told = {**record, "rounds": self._rounds}
+        # Newcomers have taken part in none of the earlier rounds, and know nobody.
+        known = [self._known.get(rank) for rank in self.missing]
+        told = {**record, "rounds": self._rounds, "missing": known}
         self.agent.send(JoinRecord(generation=self.generation, record=told))
         answer = self._feed.wait_for(self._is_answer, timeout_s)
         if isinstance(answer, JoinTable):
-            self._rounds = max(record["rounds"] for record in answer.records)
-            return answer.records
+            return self._complete(answer.records)
         rank = self._assignment.rank
         if isinstance(answer, JoinCancelled):
             raise GenerationCancelled(
@@ -90,6 +107,20 @@ class GenerationRendezvous(Rendezvous):
             rank=rank,
             timeout_s=timeout_s,
         )
+
+    def _complete(self, records: list[Any]) -> list[Any]:
+        """Take over what the others know, and return the records of all ranks."""
+        others = [
+            record
+            for rank, record in enumerate(records)
+            if rank not in (*self.missing, *self.newcomers)
+        ]
+        self._rounds = others[0]["rounds"]
+        last = dict(zip(self.missing, others[0]["missing"], strict=True))
+        return [
+            {**others[0], "record": last[rank]} if rank in last else record
+            for rank, record in enumerate(records)
+        ]
 
     def _is_answer(self, news: News) -> bool:
         if isinstance(news, (JoinTable, JoinCancelled)):

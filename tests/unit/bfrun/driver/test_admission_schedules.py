@@ -36,7 +36,8 @@ class Process:
         elif self.invited is None or frame.generation != self.invited.generation:
             assert isinstance(frame, JoinCancelled)
         elif isinstance(frame, JoinTable):
-            assert frame.records == self.invited.stays
+            told = [-1 if stay is None else stay for stay in frame.records]
+            assert told == self.invited.stays
             job.say(self, "ready", frame.generation)
         elif isinstance(frame, JoinOpen):
             self.opened = self.invited

@@ -18,7 +18,12 @@ def admissions():
 
 
 def invite(number, newcomers=(2,), stays=(0, 0, 1)):
-    return Invite(generation=number, newcomers=list(newcomers), stays=list(stays))
+    return Invite(
+        generation=number,
+        newcomers=list(newcomers),
+        stays=list(stays),
+        missing=[rank for rank, stay in enumerate(stays) if stay < 0],
+    )
 
 
 def meet(admissions, generation=1):
@@ -35,13 +40,20 @@ def open_for(admissions, *ranks):
     return answers[-1]
 
 
-def test_newcomers_wait_until_no_rank_is_missing(admissions):
+def test_a_newcomer_joins_while_another_rank_is_missing(admissions):
     admissions.ended(1)
-    assert admissions.asked(2) == []
-    assert admissions.waiting == {2}
+    # A process of it that has not asked yet takes no part, either.
     admissions.respawned(1, 1)
-    assert admissions.asked(1) == [([0, 1, 2], invite(1, (1, 2), (0, 1, 1)))]
-    assert admissions.waiting == set()
+    assert admissions.asked(2) == [([0, 2], invite(1, [2], [0, -1, 1]))]
+    assert admissions.publish(0, 1, "zero") == []
+    table = JoinTable(generation=1, records=["zero", None, "two"])
+    assert admissions.publish(2, 1, "two") == [([0, 2], table)]
+    assert open_for(admissions, 0, 2) == [([0, 2], JoinOpen(generation=1))]
+    # Rank 1 joins next.
+    assert admissions.asked(1) == []
+    assert admissions.moved(2, 1) == (True, [])
+    assert admissions.moved(0, 1) == (False, [])
+    assert admissions.set_willing(2, True) == [([0, 1, 2], invite(2, [1], [0, 1, 1]))]
 
 
 def test_a_newcomer_is_invited_meets_the_others_and_joins(admissions):
@@ -66,21 +78,25 @@ def test_nobody_is_invited_before_all_ranks_can_let_it_in(admissions):
     assert admissions.set_willing(1, True) == [([0, 1, 2], invite(1))]
 
 
-def test_nobody_is_invited_while_another_rank_is_missing(admissions):
+def test_newcomers_that_wait_join_together(admissions):
     admissions.ended(1)
-    assert admissions.asked(2) == []
     admissions.respawned(1, 1)
-    assert admissions.asked(1) == [([0, 1, 2], invite(1, [1, 2], [0, 1, 1]))]
+    admissions.set_willing(0, False)
+    assert admissions.asked(1) == admissions.asked(2) == []
+    assert admissions.set_willing(0, True) == [
+        ([0, 1, 2], invite(1, [1, 2], [0, 1, 1]))
+    ]
 
 
 def test_the_end_of_a_rank_before_the_meeting_cancels_the_generation(admissions):
     admissions.asked(2)
     admissions.publish(0, 1, "zero")
     cancelled = JoinCancelled(generation=1, text="rank 1 has ended")
-    assert admissions.ended(1) == [([0, 2], cancelled)]
+    assert admissions.ended(1) == [
+        ([0, 2], cancelled),
+        ([0, 2], invite(2, [2], [0, -1, 1])),
+    ]
     assert admissions.publish(2, 1, "too late") == []
-    admissions.respawned(1, 1)
-    assert admissions.asked(1) == [([0, 1, 2], invite(2, [1, 2], [0, 1, 1]))]
 
 
 def test_the_end_of_the_training_cancels_the_generation(admissions):

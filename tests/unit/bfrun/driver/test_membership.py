@@ -305,23 +305,15 @@ def test_losses_end_the_job_after_all(members):
     assert members.losses == []
 
 
-def test_a_newcomer_that_waits_in_vain_is_given_up(members):
-    assert lose(members, 1)
-    members.respawn(1)
-    assert members.give_up() == []
-    assert members.give_up({0, 1}) == [1]
-    assert members.give_up({0, 1}) == []
-    assert members.exited(1, -9) == []
-    assert members.failures == []
-
-
 def test_no_job_goes_on_with_newcomers_only(members):
     assert lose(members, 1)
     members.respawn(1)
     members.exited(0, 0)
+    assert members.give_up() == []
     members.exited(2, -9)
     assert members.outlive(2)  # rank 0 has finished
     assert members.give_up() == [1]
     assert members.give_up() == []
     assert members.exited(1, -9) == []
+    assert [one.rank for one in members.losses] == [1, 2]
     assert members.all_ended

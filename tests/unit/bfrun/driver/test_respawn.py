@@ -40,7 +40,7 @@ def test_the_end_of_a_process_may_be_known_before_its_loss():
     assert respawns.due(200) == []
 
 
-def test_after_three_losses_within_a_minute_no_rank_is_started_again():
+def test_after_three_losses_within_a_minute_a_rank_is_not_started_again():
     respawns = Respawns()
     for time in 0, 30:
         assert respawns.lost(2, time) == ""
@@ -48,10 +48,19 @@ def test_after_three_losses_within_a_minute_no_rank_is_started_again():
         respawns.started(2)
     assert respawns.lost(1, 58) == ""
     respawns.has_ended(1)
-    text = "rank 2 was lost 3 times within 60 s, so no lost rank is started again"
+    text = "rank 2 was lost 3 times within 60 s, so it is not started again"
     assert respawns.lost(2, 59) == text
     respawns.has_ended(2)
-    assert respawns.is_closed
-    assert respawns.due(1000) == []
-    # It is said once.
-    assert respawns.lost(3, 60) == ""
+    assert respawns.due(1000) == [1]
+
+
+def test_nobody_can_start_the_ranks_of_a_lost_host():
+    respawns = Respawns()
+    for rank in 0, 1, 2:
+        respawns.has_ended(rank)
+    respawns.lost(1, 0)
+    respawns.close([1, 2])
+    # This is known, and not said again.
+    assert respawns.lost(2, 0) == ""
+    respawns.lost(0, 0)
+    assert respawns.due(1000) == [0]

@@ -8,7 +8,7 @@ from bluecomm.runtime.rendezvous.agent_connection import NewsFeed
 from bluecomm.runtime.rendezvous.generation import GenerationRendezvous
 from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, SoloRendezvous
 
-INVITE = Invite(generation=3, newcomers=[0], stays=[1, 0])
+INVITE = Invite(generation=3, newcomers=[0], stays=[1, 0], missing=[])
 
 
 def base_of(rounds):
@@ -26,7 +26,10 @@ def test_a_newcomer_takes_over_the_number_of_earlier_rounds():
     base, sent = base_of(rounds=0)
     feed = NewsFeed()
     generation = GenerationRendezvous(base, INVITE, feed)
-    records = [{"record": 0, "rounds": 0}, {"record": 1, "rounds": 2}]
+    records = [
+        {"record": 0, "rounds": 0, "missing": []},
+        {"record": 1, "rounds": 2, "missing": []},
+    ]
     feed.put(JoinTable(generation=3, records=records))
     assert generation.exchange({"record": 0}, 1.0) == records
     assert sent == [JoinRecord(generation=3, record=records[0])]
@@ -37,12 +40,19 @@ def test_a_newcomer_takes_over_the_number_of_earlier_rounds():
     assert base.assignment.epoch == 3
 
 
-def test_the_other_ranks_say_how_many_rounds_there_were():
+def test_the_other_ranks_know_the_missing_ones():
     base, sent = base_of(rounds=2)
     feed = NewsFeed()
-    generation = GenerationRendezvous(base, INVITE, feed)
-    feed.put(JoinTable(generation=3, records=[{"rounds": 0}, {"rounds": 2}]))
-    generation.exchange({}, 1.0)
-    assert sent == [JoinRecord(generation=3, record={"rounds": 2})]
+    invite = Invite(generation=3, newcomers=[1], stays=[0, 1, -1], missing=[2])
+    known = {0: "me", 1: "gone", 2: "lost"}
+    generation = GenerationRendezvous(base, invite, feed, known)
+    mine = {"facts": 5, "record": "me", "rounds": 2, "missing": ["lost"]}
+    new = {"facts": 5, "record": "new", "rounds": 0, "missing": [None]}
+    feed.put(JoinTable(generation=3, records=[mine, new, None]))
+    found = generation.exchange({"facts": 5, "record": "me"}, 1.0)
+    assert sent == [JoinRecord(generation=3, record=mine)]
+    assert [one["record"] for one in found] == ["me", "new", "lost"]
+    assert {one["facts"] for one in found} == {5}
     generation.take_effect()
     assert base.rounds == 2
+    assert base.assignment.stays == (0, 1, -1)
