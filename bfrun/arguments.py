@@ -218,6 +218,39 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_detaching(group: argparse._ArgumentGroup) -> None:
+    """Add the options for jobs that go on without bfrun."""
+    group.add_argument(
+        "--detached-limit",
+        dest="detached_limit_s",
+        type=_limit_seconds,
+        metavar="S",
+        help="with --on-failure continue, on this machine: seconds for which the ranks "
+        "go on after SIGHUP or the death of bfrun, until another one attaches; 0: they "
+        "end with bfrun (default: 600, or 0 for jobs that cannot detach, see "
+        "docs/survival.md)",
+    )
+    group.add_argument(
+        "--job-name",
+        metavar="JOB",
+        help="name for --attach and --stop, of letters, digits and underscores "
+        "(default: a random one)",
+    )
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--attach",
+        metavar="JOB",
+        help="take over a job whose bfrun has ended: show its output, and exit as the "
+        "first bfrun would have",
+    )
+    which.add_argument(
+        "--list",
+        action="store_true",
+        help="list the jobs of this user on this host that can detach",
+    )
+    which.add_argument("--stop", metavar="JOB", help="end a job, detached or not")
+
+
 def add_mpi(group: argparse._ArgumentGroup) -> None:
     """Add the options for MPI."""
     group.add_argument(
@@ -313,6 +346,10 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got '{text}'")
     return value
+
+
+def _limit_seconds(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _link_seconds(text: str) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from bfrun import __version__
 from bfrun.arguments import (
     add_connections,
+    add_detaching,
     add_environment,
     add_failures,
     add_modes,
@@ -23,6 +24,7 @@ from bfrun.config import LaunchConfig
 from bfrun.env import parse_assignments, read_env_file
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, parse_hostfile, parse_hosts
+from bfrun.jobs import attach, list_jobs, stop
 from bfrun.options import OptionParser
 from bfrun.output.streams import discard_unwritten, remark
 from bfrun.start import start
@@ -63,7 +65,10 @@ def _main(argv: Sequence[str] | None) -> int:
     except LaunchError as error:
         remark(f"bfrun: error: {error}")
         return 2
-    if not config.command and not config.check:
+    option = _job_option(arguments)
+    if option and config.command:
+        parser.error(f"{option} takes no command, got '{config.command[0]}'")
+    if not config.command and not config.check and not option:
         parser.error("no command was given; for example: bfrun -np 4 python train.py")
     first = config.command[0] if config.command else ""
     if config.stdin and re.fullmatch(_STDIN_OF_MPIRUN, first):
@@ -72,7 +77,11 @@ def _main(argv: Sequence[str] | None) -> int:
             "input always goes to rank 0, so put the program right after --stdin"
         )
     try:
-        return start(config)
+        if arguments.attach is not None:
+            return attach(arguments.attach, config)
+        if arguments.stop is not None:
+            return stop(arguments.stop, config)
+        return list_jobs() if arguments.list else start(config)
     except LaunchError as error:
         remark(f"bfrun: error: {error}")
         return 1
@@ -80,6 +89,15 @@ def _main(argv: Sequence[str] | None) -> int:
         # While ranks run, the driver handles Ctrl-C, so no rank is running now.
         remark("bfrun: interrupted; no rank is running")
         return 128 + signal.SIGINT
+
+
+def _job_option(arguments: argparse.Namespace) -> str:
+    """Return the option that concerns a job which runs already, or ""."""
+    if arguments.attach is not None:
+        return "--attach"
+    if arguments.stop is not None:
+        return "--stop"
+    return "--list" if arguments.list else ""
 
 
 def config_of(
@@ -96,6 +114,8 @@ def config_of(
     """
     given = vars(arguments).copy()
     command = given.pop("command")
+    for option in ("attach", "list", "stop"):
+        given.pop(option, None)
     text, path = given.pop("hosts"), given.pop("hostfile")
     names, files = given.pop("env"), given.pop("env_file")
     environment = [pair for name in files for pair in read_env_file(name)]
@@ -132,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     add_environment(parser.add_argument_group("environment of the ranks"))
     add_connections(parser.add_argument_group("connections"))
     add_failures(parser.add_argument_group("failures"))
+    add_detaching(parser.add_argument_group("jobs that go on without bfrun"))
     add_mpi(parser.add_argument_group("with --launcher mpi"))
     add_output(parser.add_argument_group("input and output"))
     add_modes(parser.add_argument_group("check without starting"))

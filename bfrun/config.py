@@ -76,6 +76,10 @@ class LaunchConfig:
             ``elastic_timeout_s``; None means 1.
         elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
         respawn: With ``continue``, start lost ranks again; they join the running job.
+        detached_limit_s: With ``continue``, seconds for which the job goes on without
+            a driver; 0 if it ends with the driver. None means 600 where that is
+            possible (``launch/detaching.py``), otherwise 0.
+        job_name: Name of the job for ``--attach``; None means a random one.
     """
 
     command: tuple[str, ...]
@@ -113,3 +117,5 @@ class LaunchConfig:
     min_np: int | None = None
     elastic_timeout_s: float = 600.0
     respawn: bool = False
+    detached_limit_s: float | None = None
+    job_name: str | None = None

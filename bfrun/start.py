@@ -19,6 +19,7 @@ from bfrun.launch.choose import (
     choose_launcher,
     refuse_survival,
 )
+from bfrun.launch.detaching import settle_detaching
 from bfrun.nccl_net import with_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
@@ -45,6 +46,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
     config = with_nccl_net(config, os.environ)
     check_failures(config)
     if config.launcher == "mpi":
+        settle_detaching(config, (), is_program=True)
         refuse_survival(config, "mpi")
         return _start_mpi(config, run)
     choice = choose_launcher(config, os.environ)
@@ -54,6 +56,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         reports: Sequence[HostReport] = ()
         if _needs_preflight(config, choice.remote):
             reports = run_preflight(config, hosts, launcher, os.environ)
+        config = settle_detaching(config, choice.remote, is_program=run is run_job)
         if config.check:
             # rich takes a tenth of a second to import.
             from bfrun.preflight.check import print_check

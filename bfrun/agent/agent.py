@@ -2,23 +2,26 @@
 
 One thread does everything, because the kernel ties a rank's life to the thread that
 started it (PR_SET_PDEATHSIG). The driver's frames arrive on standard input, and the
-agent's leave on standard output. If the driver is lost, the agent ends its ranks; if
-the agent is lost, its guard does.
+agent's leave on standard output. If the driver is lost, the agent ends its ranks, or
+waits for another driver first; if the agent is lost, its guard ends the ranks.
 
 Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from bfrun.agent.attach_server import AttachServer
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.family import Family
 from bfrun.agent.limits import raise_file_limit
@@ -28,6 +31,7 @@ from bfrun.agent.output_pump import OutputPump
 from bfrun.agent.rank_process import RankProcess
 from bfrun.agent.rank_server import RankServer
 from bfrun.agent.rank_watch import RankWatch
+from bfrun.agent.report_history import ReportHistory
 from bfrun.agent.signals import SignalPipe
 from bfrun.agent.start_queue import StartQueue
 from bfrun.agent.stdin_feed import StdinFeed
@@ -36,6 +40,7 @@ from bfrun.channel import Message, text_to_bytes
 from bfrun.errors import ProtocolError
 from bfrun.frames.agent_to_driver import (
     AgentEnded,
+    Attached,
     FromRank,
     FromRankRefused,
     Inspection,
@@ -56,6 +61,7 @@ from bfrun.frames.driver_to_agent import (
     StdinData,
     ToRanks,
 )
+from bfrun.frames.driver_to_rank import RecordList, RecordsMissing
 from bfrun.frames.frame import Frame
 from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import Goodbye
@@ -113,7 +119,11 @@ class Agent:
         self._orphaned = False
         self._kill_at: float | None = None
         self._done = False
-        self._ready = ready_frame(guard_pid)
+        self._attach_server: AttachServer | None = None
+        self._have_met = False
+        # When the job ends if no driver has attached; None with a driver.
+        self._detached_until: float | None = None
+        self._ready = ready_frame(guard_pid, folder)
         self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             Start: self._start,
             TaskPart: self._take_task,
@@ -144,6 +154,8 @@ class Agent:
             for rank in self._ranks.values():
                 rank.reap()
             self._server.close()
+            if self._attach_server is not None:
+                self._attach_server.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             self._family.wake_guard()
 
@@ -156,6 +168,8 @@ class Agent:
         """Queue ranks of this machine; each turn of the loop starts a few of them."""
         self._job = frame
         self._connection.set_link_timeout(frame.link_timeout_s)
+        if frame.detached_limit_s and self._attach_server is None:
+            self._prepare_to_detach(frame.attach_key)
         self._starts.add(frame)
         # Rank 0 is the first, and its input may come with the next frame.
         self._starts.step()
@@ -181,6 +195,13 @@ class Agent:
 
     def _to_ranks(self, frame: ToRanks) -> None:
         self._server.send(frame.ranks or self._ranks, frame.frame)
+        history = self._connection.history
+        if history is None:
+            return
+        kind = frame.frame["type"]
+        if kind in (RecordList.kind, RecordsMissing.kind):
+            history.answered(frame.frame["round"])
+            self._have_met = self._have_met or kind == RecordList.kind
 
     def _output_shown(self, frame: OutputShown) -> None:
         self._output.acknowledge(self._ranks[frame.rank], frame.nbytes)
@@ -253,6 +274,52 @@ class Agent:
             refusal = FromRankRefused(rank=number, frame_kind=kind, error=str(error))
             self._connection.send(refusal)
 
+    # Without a driver
+
+    def _prepare_to_detach(self, key: str) -> None:
+        """Keep what another driver needs, and let one attach."""
+        self._connection.history = ReportHistory()
+        self._output.keep()
+        self._attach_server = AttachServer(
+            self._folder, key, self._selector, self._attach
+        )
+
+    @property
+    def _may_detach(self) -> bool:
+        """Whether the job goes on if the driver hangs up now."""
+        is_ending = self._ending or self._has_signalled or self._orphaned
+        return self._attach_server is not None and self._have_met and not is_ending
+
+    def _detach(self, now: float) -> None:
+        """Go on without a driver until another one attaches, or the time is up."""
+        assert self._job is not None
+        self._connection.detach()
+        self._output.detach(self._ranks.values())
+        self._detached_until = now + self._job.detached_limit_s
+
+    def _attach(self, driver: socket.socket) -> None:
+        """Serve another driver, and tell it what has happened so far.
+
+        It has locked the record of the job, so the earlier driver has ended.
+        """
+        history = self._connection.history
+        now = time.monotonic()
+        self._notice_hang_up(now)
+        if history is None or not self._may_detach:
+            driver.close()
+            return
+        if self._connection.is_attached:
+            self._detach(now)
+        self._detached_until = None
+        self._connection.attach(driver)
+        self._connection.send(self._ready)
+        for past in history.replay():
+            # A record that is as large as a frame does not fit into another one.
+            with contextlib.suppress(ProtocolError):
+                self._connection.send(past)
+        self._connection.send(Attached(age_s=history.age_s))
+        self._output.attach(self._ranks.values())
+
     # Timers and the end
 
     def _timeout_s(self) -> float:
@@ -268,7 +335,7 @@ class Agent:
         if self._job is not None:
             self._watch.sample(self._job.failure_timeout_s)
         for rank in self._draining:
-            if rank.streams and rank.lingered() and rank.may_read:
+            if rank.streams and rank.lingered() and self._output.may_read(rank):
                 self._output.finish(rank)
         self._draining = [rank for rank in self._draining if rank.streams]
         if self._ending and not self._said_ended and not self._sending():
@@ -279,6 +346,7 @@ class Agent:
     def _sending(self) -> bool:
         """Return whether output, traces or ends of ranks are still to be sent."""
         streaming = any(rank.streams for rank in self._ranks.values())
+        streaming = streaming or self._output.has_kept
         return streaming or self._traces.busy or self._watch.holds
 
     def _poll_ranks(self) -> None:
@@ -309,10 +377,26 @@ class Agent:
         )
         self._traces.add(rank.rank)
 
+    def _notice_hang_up(self, now: float) -> None:
+        """Detach if the driver has hung up without ending the job."""
+        has_hung_up = self._connection.is_attached and self._connection.ended
+        if self._attach_server is None or not has_hung_up:
+            return
+        # It may have told the agent to end the job before it hung up.
+        self._connection.read_rest()
+        if self._may_detach:
+            self._detach(now)
+
+    def _has_no_driver(self, now: float) -> bool:
+        """Return whether to end the ranks, because nobody drives them."""
+        is_late = self._detached_until is not None and now >= self._detached_until
+        return self._signals.terminated or is_late or self._connection.lost()
+
     def _watch_driver(self) -> None:
         """End the ranks if the driver is lost, and stop once nothing is left to do."""
         now = time.monotonic()
-        if not self._orphaned and (self._signals.terminated or self._connection.lost()):
+        self._notice_hang_up(now)
+        if not self._orphaned and self._has_no_driver(now):
             self._orphaned = True
             self._starts.drop()
             if self._signals.terminated:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import socket
 import sys
 import time
 from collections.abc import Callable
 
+from bfrun.agent.report_history import ReportHistory
 from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import ProtocolError
 from bfrun.frames.driver_to_agent import DRIVER_TO_AGENT, Beat, Resume, Suspend
@@ -27,7 +29,7 @@ _READ_NBYTES = 256 << 10
 
 
 class DriverConnection:
-    """Frames to and from the driver over standard input and output.
+    """Frames to and from the driver, at first over standard input and output.
 
     Takes over both descriptors and replaces them by /dev/null and by standard error,
     so that nothing else can write between frames.
@@ -37,6 +39,11 @@ class DriverConnection:
         beat_fd: Pipe that tells the guard that the agent lives.
         selector: The agent's selector.
         on_frame: Called with each frame of the driver except heartbeats.
+
+    Attributes:
+        ended: Whether the driver has hung up.
+        is_attached: Whether there is a driver, which may have hung up.
+        history: Gets all control frames, if the agent may outlive its driver.
     """
 
     def __init__(
@@ -64,7 +71,9 @@ class DriverConnection:
         self._guard_due = 0.0
         self._waits_to_write = False
         self.ended = False
-        selector.register(self._in_fd, selectors.EVENT_READ, self._receive)
+        self.is_attached = True
+        self.history: ReportHistory | None = None
+        self._watch_input()
 
     @property
     def paused(self) -> bool:
@@ -82,7 +91,44 @@ class DriverConnection:
 
     def lost(self) -> bool:
         """Whether the driver has ended, or has been silent for too long."""
-        return self.ended or self._silence.expired()
+        return self.is_attached and (self.ended or self._silence.expired())
+
+    def detach(self) -> None:
+        """Close the connection, and drop what has not been sent."""
+        self._unwatch_input()
+        self._want_write(False)
+        for fd in (self._in_fd, self._out_fd):
+            os.close(fd)
+        self._queue = SendQueue()
+        self._marker = None
+        self._silence.pause(False)
+        self.is_attached = False
+
+    def attach(self, driver: socket.socket) -> None:
+        """Serve another driver after ``detach``. Takes over its connection."""
+        self._in_fd, self._out_fd = os.dup(driver.fileno()), os.dup(driver.fileno())
+        driver.close()
+        self._parser = MessageParser()
+        self._silence.heard()
+        self.ended = False
+        self.is_attached = True
+        self._watch_input()
+
+    def read_rest(self) -> None:
+        """Handle the frames that the driver had sent before it hung up."""
+        while self._receive():
+            pass
+
+    def _watch_input(self) -> None:
+        self._reads = True
+        self._selector.register(
+            self._in_fd, selectors.EVENT_READ, lambda mask: self._receive()
+        )
+
+    def _unwatch_input(self) -> None:
+        if self._reads:
+            self._reads = False
+            self._selector.unregister(self._in_fd)
 
     def send(self, frame: Frame) -> None:
         """Queue a control frame.
@@ -90,15 +136,21 @@ class DriverConnection:
         Raises:
             ProtocolError: The frame is too large.
         """
-        self._queue.put(frame.to_message())
+        if self.is_attached:
+            self._queue.put(frame.to_message())
+        if self.history is not None:
+            self.history.note(frame)
 
     def send_bulk(self, frame: Frame) -> None:
         """Queue a frame that control frames may overtake."""
-        self._queue.put_bulk(frame.to_message())
+        if self.is_attached:
+            self._queue.put_bulk(frame.to_message())
 
     def flush(self) -> None:
         """Write what the driver takes now; the selector reports when to go on."""
         self._tell_guard()
+        if not self.is_attached:
+            return
         now = time.monotonic()
         if now >= self._beat_due and not self._queue:
             self._beat_due = now + BEAT_EVERY_S
@@ -126,7 +178,10 @@ class DriverConnection:
         else:
             self._selector.unregister(self._out_fd)
 
-    def _receive(self, mask: int) -> None:
+    def _receive(self) -> bool:
+        """Read once, and return whether there may be more."""
+        if not self._reads:
+            return False
         try:
             data = os.read(self._in_fd, _READ_NBYTES)
             frames = [
@@ -134,7 +189,7 @@ class DriverConnection:
                 for message in self._parser.feed(data)
             ]
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, frames = b"", []
         except ProtocolError as error:
@@ -143,14 +198,15 @@ class DriverConnection:
             data, frames = b"", []
         if not data:
             self.ended = True
-            self._selector.unregister(self._in_fd)
-            return
+            self._unwatch_input()
+            return False
         self._silence.heard()
         for frame in frames:
             if isinstance(frame, (Suspend, Resume)):
                 self._pause(isinstance(frame, Suspend))
             elif not isinstance(frame, Beat):
                 self._on_frame(frame)
+        return True
 
     def _pause(self, paused: bool) -> None:
         self._silence.pause(paused)

@@ -16,11 +16,12 @@ from bfrun.agent.ports import free_port
 from bfrun.frames.agent_to_driver import ClockReading, Ready
 
 
-def ready_frame(guard_pid: int) -> Ready:
-    """Return the first frame of the agent."""
+def ready_frame(guard_pid: int, folder: str) -> Ready:
+    """Return the first frame of the agent, whose sockets are in ``folder``."""
     return Ready(
         agent_pid=os.getpid(),
         guard_pid=guard_pid,
+        folder=folder,
         hostname=socket.gethostname(),
         python=platform.python_version(),
         executable=sys.executable,

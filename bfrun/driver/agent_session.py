@@ -6,8 +6,14 @@ import time
 
 from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import LaunchError, ProtocolError
-from bfrun.frames.agent_to_driver import AGENT_TO_DRIVER, AgentEnded, Ready
-from bfrun.frames.driver_to_agent import Beat
+from bfrun.frames.agent_to_driver import (
+    AGENT_TO_DRIVER,
+    AgentEnded,
+    Attached,
+    Past,
+    Ready,
+)
+from bfrun.frames.driver_to_agent import Attach, Beat
 from bfrun.frames.frame import Frame, decode
 from bfrun.hosts import Host
 from bfrun.launch.archive import source_archive
@@ -29,6 +35,9 @@ class AgentSession:
         ended: Whether the agent has sent its last frame.
         lost: Why the agent is lost, or "".
         silent: Whether it is lost because it was silent for too long.
+        past: Reports from before this driver attached, in their order.
+        started: When the agent was started, on the clock ``time.monotonic``. None
+            before all of ``past`` has arrived, and for a driver that has started it.
     """
 
     def __init__(
@@ -45,6 +54,9 @@ class AgentSession:
         self.ended = False
         self.lost = ""
         self.silent = False
+        self.past: list[Past] = []
+        self.started: float | None = None
+        self._is_parent = True  # only a parent learns the exit status
         self._archive = memoryview(archive)
         self._filter = MarkerFilter(marker)
         self._parser = MessageParser()
@@ -74,6 +86,23 @@ class AgentSession:
         argv = agent_argv(pythons, marker, len(archive))
         connection = launcher.start(host, argv, timeout_s)
         return cls(host, connection, marker, archive, link_timeout_s)
+
+    @classmethod
+    def attach(
+        cls, host: Host, connection: ProcessConnection, key: str, link_timeout_s: float
+    ) -> AgentSession:
+        """Take over a running agent, without waiting for its ``attached`` frame.
+
+        Args:
+            host: The host.
+            connection: Connection to the agent, owned by the session from now on.
+            key: Key of the job, which proves that this driver may take over.
+            link_timeout_s: Seconds that the network may carry nothing.
+        """
+        session = cls(host, connection, b"", b"", link_timeout_s)
+        session._is_parent = False
+        session.send(Attach(key=key))
+        return session
 
     @property
     def has_backlog(self) -> bool:
@@ -135,7 +164,11 @@ class AgentSession:
         elif isinstance(frame, AgentEnded):
             self.ended = True
             return False
-        return isinstance(frame, (Beat, Ready))
+        elif isinstance(frame, Past):
+            self.past.append(frame)
+        elif isinstance(frame, Attached):
+            self.started = time.monotonic() - frame.age_s
+        return isinstance(frame, (Beat, Ready, Past, Attached))
 
     def check(self) -> None:
         """Treat the agent as lost if it has been silent for too long."""
@@ -148,7 +181,7 @@ class AgentSession:
 
     def why_lost(self) -> str:
         """Return why the agent is lost, with the last lines of its error output."""
-        status = self.connection.wait(0.0)
+        status = self.connection.wait(0.0) if self._is_parent else None
         parts = [self.lost]
         if status is not None:
             parts.append(f"exit status {status}")

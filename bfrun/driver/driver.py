@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from bfrun.config import LaunchConfig
@@ -13,14 +15,27 @@ from bfrun.driver.agent_start import Interrupted, start_agents
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.driver.hints import hint_of
 from bfrun.driver.job import Job
+from bfrun.driver.job_record import HeldRecord
 from bfrun.driver.report import Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch
+from bfrun.driver.takeover import (
+    Takeover,
+    connect,
+    plan_of,
+    record_of,
+    settings_of,
+    take_over,
+)
+from bfrun.errors import LaunchError
 from bfrun.launch.base import Launcher
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import Printer
 from bfrun.output.streams import remark, takes_text
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
+
+# Seconds for which a driver that detaches goes on to show output.
+_LAST_OUTPUT_S = 1.0
 
 
 def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
@@ -38,7 +53,11 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
     Raises:
         LaunchError: Some agents could not be started. No process is left running.
     """
-    verdict = judge_job(plan, launcher, config)
+    return show_verdict(judge_job(plan, launcher, config))
+
+
+def show_verdict(verdict: Verdict) -> int:
+    """Print the report of a job, unless nobody reads it, and return the exit code."""
     if verdict.report and not (verdict.unread and not takes_text(sys.stderr)):
         remark(verdict.report)
     return verdict.exit_code
@@ -67,11 +86,53 @@ def judge_job(
             name = signal.Signals(error.number).name
             text = f"bfrun: ended by {name} while the agents were starting"
             return Verdict(128 + error.number, text)
+        record = None
         try:
-            return _drive(plan, config, sessions, signals, task)
+            check_capacity(plan, sessions)
+            if config.detached_limit_s:
+                record = HeldRecord.create(record_of(plan, config, sessions))
+            return _drive(plan, config, sessions, signals, task, record)
+        except LaunchError:  # no rank runs
+            if record is not None:
+                record.remove()
+            raise
         finally:
             for session in sessions:
                 session.close()
+            if record is not None:
+                record.release()
+
+
+def attach_job(
+    record: HeldRecord, config: LaunchConfig, *, is_to_end: bool = False
+) -> Verdict:
+    """Drive a job that has lost its driver.
+
+    Args:
+        record: Record of the job. It is released at the end, and removed if the job
+            has ended.
+        config: Settings for the output; all others come from the record.
+        is_to_end: Whether to end the job, as after SIGTERM.
+
+    Raises:
+        LaunchError: An agent does not answer, or all agents have ended.
+    """
+    job = record.record
+    config = settings_of(job, config)
+    plan = plan_of(job)
+    with SignalWatch() as signals:
+        sessions = connect(job, config.link_timeout_s)
+        try:
+            takeover = take_over(sessions, signals, is_to_end=is_to_end)
+            return _drive(plan, config, sessions, signals, None, record, takeover)
+        except Interrupted as error:
+            name = signal.Signals(error.number).name
+            text = f"bfrun: ended by {name} before it was attached; the job goes on"
+            return Verdict(128 + error.number, text)
+        finally:
+            for session in sessions:
+                session.close()
+            record.release()
 
 
 def _drive(
@@ -80,8 +141,9 @@ def _drive(
     sessions: list[AgentSession],
     signals: SignalWatch,
     task: Task | None,
+    record: HeldRecord | None,
+    takeover: Takeover | None = None,
 ) -> Verdict:
-    check_capacity(plan, sessions)
     logs = None
     if config.output_dir is not None:
         make_room_for_logs(plan.world_size)
@@ -99,17 +161,31 @@ def _drive(
             prompts=config.stdin,
         ),
         task,
+        record=record,
+        takeover=takeover,
     )
+    if takeover is not None and record is not None:
+        job.printer.say(f"bfrun: attached to job {record.record.name}")
     if logs is not None:
         job.printer.say(f"bfrun: logs of the ranks: {logs.folder}")
     if config.verbose:
         for session in sessions:
-            job.printer.say(f"bfrun: {describe_agent(session)}")
+            if session.ready is not None:
+                job.printer.say(f"bfrun: {describe_agent(session)}")
+    give_up = job.leaves_output
     try:
         leftovers = job.run()
+        if leftovers is None:
+            give_up = _patience(_LAST_OUTPUT_S)
     finally:
-        all_shown = job.printer.close(job.leaves_output)
+        all_shown = job.printer.close(give_up)
         job.close()
+    if leftovers is None:
+        job.detach()
+        assert record is not None
+        return Verdict(128 + signal.SIGHUP, _farewell(job, config, record.record.name))
+    if record is not None:
+        record.remove()
     number = job.interrupted_by
     verdict = make_verdict(
         job.membership.failures,
@@ -128,6 +204,21 @@ def _drive(
         hint_of=functools.partial(hint_of, config),
     )
     return replace(verdict, unread=not all_shown)
+
+
+def _patience(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether so much time has passed since now."""
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() > until
+
+
+def _farewell(job: Job, config: LaunchConfig, name: str) -> str:
+    """Return how to come back to a job from which this process has detached."""
+    return (
+        f"bfrun: detached, because of {job.detached_by}; the ranks of job {name} go on "
+        f"for at most {config.detached_limit_s:g} s without a bfrun. Take the job over "
+        f"with bfrun --attach {name}, or end it with bfrun --stop {name}"
+    )
 
 
 def describe_agent(session: AgentSession) -> str:

@@ -13,6 +13,7 @@ from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.frame_router import FrameRouter
+from bfrun.driver.job_record import HeldRecord
 from bfrun.driver.membership import first_failure
 from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
@@ -20,13 +21,15 @@ from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frames import StartFrames
 from bfrun.driver.stdin_source import StdinSource
-from bfrun.driver.suspend import suspend
+from bfrun.driver.suspend import send_rest, suspend
+from bfrun.driver.takeover import Takeover
 from bfrun.driver.trace_collector import TraceCollector
 from bfrun.frames.agent_to_driver import (
     AgentEnded,
     ClockReading,
     Output,
     OutputClosed,
+    OutputLost,
     StdinTaken,
     TracePiece,
 )
@@ -36,6 +39,7 @@ from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.silence import MARGIN_S
 from bfrun.task import Task
+from bfrun.wording import count
 
 _TICK_S = 0.25
 _BACKLOG_TICK_S = 0.01
@@ -59,6 +63,12 @@ class Job:
         make_printer: Called with the function that the printer must tell of output
             that it has shown.
         task: The call that ranks make, if they run no program.
+        record: Record of the job, if it may detach.
+        takeover: What happened before, if the job runs already.
+
+    Attributes:
+        interrupted_by: The signal with which the user has ended the job, or None.
+        detached_by: Why the job goes on without this process, or "".
     """
 
     def __init__(
@@ -69,6 +79,9 @@ class Job:
         signals: SignalWatch,
         make_printer: Callable[[Callable[[int, int], None]], Printer],
         task: Task | None = None,
+        *,
+        record: HeldRecord | None = None,
+        takeover: Takeover | None = None,
     ) -> None:
         self._plan = plan
         self._config = config
@@ -87,28 +100,42 @@ class Job:
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
+        self.detached_by = ""
+        self._record = record
+        self._takeover = takeover
         self._selector = selectors.PollSelector()
         self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             **self._ranks.handlers,
             Output: self._on_output,
             OutputClosed: self._on_output_closed,
+            OutputLost: self._on_output_lost,
             StdinTaken: self._on_stdin_taken,
             TracePiece: self._on_trace_piece,
         }
 
     # The loop
 
-    def run(self) -> Leftovers:
-        """Start, watch and end the ranks, and return what is left of them."""
-        self._start_ranks()
+    def run(self) -> Leftovers | None:
+        """Start, watch and end the ranks.
+
+        Returns:
+            What is left of them, or None if the job goes on without this process.
+        """
+        if self._takeover is None:
+            self._start_ranks()
+        else:
+            self._take_over(self._takeover)
         with self._selector:
             self._selector.register(self._signals.fd, selectors.EVENT_READ)
             for session in self._sessions:
-                self._selector.register(
-                    session.connection, selectors.EVENT_READ, session
-                )
+                if not session.lost:
+                    self._selector.register(
+                        session.connection, selectors.EVENT_READ, session
+                    )
             while not self._finished():
                 self._turn()
+                if self.detached_by:
+                    return None
         leftovers = self._leftovers()
         if self._traces is not None:
             self.printer.say(f"bfrun: {self._traces.finish()}")
@@ -128,6 +155,7 @@ class Job:
             job=secrets.token_hex(8),
             secret=secrets.token_hex(32),
             master_port=ready.free_port,
+            attach_key=self._record.record.key if self._record is not None else "",
         )
         self._ranks.start_with(starts)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
@@ -135,6 +163,14 @@ class Job:
                 session.send(part)
             for frame in starts.of_host(host):
                 session.send(frame)
+
+    def _take_over(self, takeover: Takeover) -> None:
+        """Learn what happened before, and act on it as an earlier driver would have."""
+        self._ranks.replay(takeover.started, takeover.reports)
+        for session, frame in takeover.news:
+            self._take(session, frame)
+        if takeover.is_to_end:
+            self._interrupt(signal.SIGTERM)
 
     def _turn(self) -> None:
         """Wait for events, handle them, and do what is due."""
@@ -158,15 +194,19 @@ class Job:
 
     def _receive(self, session: AgentSession) -> None:
         for frame in session.receive():
-            if isinstance(frame, AgentEnded):
-                self._left[session.host.name] = frame.left
-            elif isinstance(frame, ClockReading):
-                if self._traces is not None:
-                    self._traces.take_reading(session.host.name, frame)
-            else:
-                self._handlers[type(frame)](frame)
+            self._take(session, frame)
         if session.lost:
             self._selector.unregister(session.connection)
+
+    def _take(self, session: AgentSession, frame: Frame) -> None:
+        """Act on a frame of an agent."""
+        if isinstance(frame, AgentEnded):
+            self._left[session.host.name] = frame.left
+        elif isinstance(frame, ClockReading):
+            if self._traces is not None:
+                self._traces.take_reading(session.host.name, frame)
+        else:
+            self._handlers[type(frame)](frame)
 
     def _watch_stdin(self) -> None:
         if self._stdin is None:
@@ -189,6 +229,9 @@ class Job:
     def _step(self, now: float) -> None:
         """Take the next step of the shutdown if it is due."""
         if self.printer.broken and not self.interrupted_by:
+            if self._is_detaching:
+                self.detached_by = self.detached_by or "the end of the terminal"
+                return
             self._interrupt(signal.SIGPIPE)
         action = self._shutdown.step(now, self.membership.all_ended)
         if action is Action.TERMINATE:
@@ -265,8 +308,30 @@ class Job:
                 suspend(self._sessions)
             elif number == self._signals.NOTICE:
                 self._ranks.give_notice(signal.Signals(number).name)
+            elif number == signal.SIGHUP and self._may_detach:
+                self.detached_by = "SIGHUP"
             else:
                 self._interrupt(number)
+
+    @property
+    def _may_detach(self) -> bool:
+        """Whether the job goes on if this process hangs up now."""
+        return (
+            self._record is not None
+            and self._ranks.has_met
+            and not self._shutdown.has_begun
+        )
+
+    @property
+    def _is_detaching(self) -> bool:
+        """Whether this process is about to hang up, and the job goes on."""
+        has_no_terminal = self.printer.terminal_closed and self._may_detach
+        return bool(self.detached_by) or has_no_terminal
+
+    def detach(self) -> None:
+        """Tell the agents how much output has been shown, before hanging up."""
+        self._router.acknowledge()
+        send_rest(self._sessions)
 
     def _interrupt(self, number: int) -> None:
         if self.interrupted_by is None:
@@ -289,6 +354,12 @@ class Job:
             self.printer.feed(frame.rank, stream, b"")
         self._ranks.output_closed(frame.rank)
 
+    def _on_output_lost(self, frame: OutputLost) -> None:
+        self.printer.say(
+            f"bfrun: {count(frame.nbytes, 'byte')} of the output of rank {frame.rank} "
+            "were lost, because its agent keeps only the last 16 MiB without a bfrun"
+        )
+
     def _on_stdin_taken(self, frame: StdinTaken) -> None:
         if self._stdin is not None:
             self._stdin.taken(frame.nbytes)
@@ -299,6 +370,8 @@ class Job:
 
     def _on_shown(self, rank: int, nbytes: int) -> None:
         """Note that output has been shown. Runs in the printer's thread."""
+        if self.printer.broken and self._is_detaching:
+            return  # nobody has read it, so the next driver shows it
         self._router.note_shown(rank, nbytes)
         self._signals.wake()
 

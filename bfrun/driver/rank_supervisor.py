@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -88,6 +89,7 @@ class RankSupervisor:
         self._config = config
         self._size = plan.world_size
         self._ends = False  # a failure ends the job
+        self._replays = False
         self._has_given_notice = False
         # Since when fewer ranks are left than the user wants.
         self._too_few_since: float | None = None
@@ -109,6 +111,27 @@ class RankSupervisor:
             RankStopped: self._on_stopped,
             Inspection: self._on_inspection,
         }
+
+    @property
+    def has_met(self) -> bool:
+        """Whether all ranks have met, so that the job may outlive this driver."""
+        return self._records.has_met
+
+    def replay(self, started: float, reports: Sequence[tuple[float, Frame]]) -> None:
+        """Take over a running job: act on the reports that earlier drivers have got.
+
+        Args:
+            started: When the job started, on the clock ``time.monotonic``.
+            reports: The reports in order, each with the time of its arrival.
+        """
+        self._records.has_met = True
+        self.membership.started = started
+        self._replays = True
+        for at, frame in reports:
+            self.membership.clock = functools.partial(float, at)
+            self.handlers[type(frame)](frame)
+        self.membership.clock = time.monotonic
+        self._replays = False
 
     def step(self, now: float) -> None:
         """Answer ranks whose rendezvous or stall query has timed out."""
@@ -148,7 +171,9 @@ class RankSupervisor:
     ) -> None:
         """Tell every rank of the changes, and act on them."""
         for frame in changes:
-            self._router.to_all_ranks(frame)
+            is_warning = isinstance(frame, (RankDamaged, RankFrozen))
+            if not (self._replays and is_warning):
+                self._router.to_all_ranks(frame)
             if isinstance(frame, (RankDamaged, RankFrozen)):
                 self._say(f"bfrun: {frame.text}")
                 continue

@@ -50,6 +50,11 @@ class Shutdown:
         """Whether ``Action.END`` has been returned."""
         return self._phase is _Phase.ENDED
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job is being ended."""
+        return self._phase is not _Phase.RUNNING
+
     def fail(self, now: float, noticed_after_s: float = 0.0) -> None:
         """Note a failure, which starts the grace of the other ranks.
 

@@ -22,6 +22,7 @@ class StartFrames:
         job: Id of the job, hexadecimal.
         secret: Key of the ranks' data connections, hexadecimal.
         master_port: Port that is free on the host of rank 0.
+        attach_key: Key of drivers that take over, if the job may detach.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class StartFrames:
         job: str,
         secret: str,
         master_port: int,
+        attach_key: str = "",
     ) -> None:
         self._config = config
+        self._attach_key = attach_key
         self._job = job
         self._secret = secret
         first = plan.hosts[0].addresses
@@ -65,6 +68,10 @@ class StartFrames:
             failure_timeout_s=config.failure_timeout_s,
             link_timeout_s=config.link_timeout_s,
             foreign_prefixes=list(FOREIGN_PREFIXES),
+            detached_limit_s=(config.detached_limit_s or 0.0)
+            if self._attach_key
+            else 0.0,
+            attach_key=self._attach_key,
             processes=commands,
         )
 

@@ -20,6 +20,14 @@ def suspend(sessions: Sequence[AgentSession]) -> None:
     """
     for session in sessions:
         session.send(Suspend())
+    send_rest(sessions)
+    stop_myself()
+    for session in sessions:
+        session.send(Resume())
+
+
+def send_rest(sessions: Sequence[AgentSession]) -> None:
+    """Send the queued frames, as far as the agents take them within a moment."""
     deadline = time.monotonic() + _FLUSH_S
     while time.monotonic() < deadline and any(
         session.has_backlog and not session.lost for session in sessions
@@ -27,6 +35,3 @@ def suspend(sessions: Sequence[AgentSession]) -> None:
         for session in sessions:
             session.flush()
         time.sleep(_LOOK_S)
-    stop_myself()
-    for session in sessions:
-        session.send(Resume())

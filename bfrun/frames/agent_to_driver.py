@@ -35,10 +35,14 @@ class HostLimit(Structure):
 
 
 class Ready(Frame, kind="ready", route=AGENT_TO_DRIVER):
-    """First frame of an agent. ``free_port`` is for the users' MASTER_PORT."""
+    """First frame of an agent. ``free_port`` is for the users' MASTER_PORT.
+
+    ``folder`` has the agent's sockets.
+    """
 
     agent_pid: int
     guard_pid: int
+    folder: str
     hostname: str
     python: str
     executable: str
@@ -155,3 +159,26 @@ class AgentEnded(Frame, kind="ended", route=AGENT_TO_DRIVER):
     """Last frame of an agent. ``left`` is the number of processes that still run."""
 
     left: int
+
+
+class Past(Frame, kind="past", route=AGENT_TO_DRIVER):
+    """A report from before this driver attached, in the order of the reports.
+
+    ``at_s`` counts from the agent's first ``start``.
+    """
+
+    at_s: float
+    frame: dict[str, Any]
+
+
+class Attached(Frame, kind="attached", route=AGENT_TO_DRIVER):
+    """Ends the ``past`` frames, ``age_s`` after the agent's first ``start``."""
+
+    age_s: float
+
+
+class OutputLost(Frame, kind="output_lost", route=AGENT_TO_DRIVER):
+    """The agent dropped this much of a rank's output while it had no driver."""
+
+    rank: int
+    nbytes: int

@@ -33,7 +33,9 @@ class RankCommand(Structure):
 class Start(Frame, kind="start", route=DRIVER_TO_AGENT):
     """Starts ranks of one host; a host with many ranks gets several such frames.
 
-    The agent removes variables whose names begin with one of ``foreign_prefixes``.
+    The agent removes variables whose names begin with one of ``foreign_prefixes``. If
+    ``detached_limit_s`` is not 0, the agent outlives its driver for this long, once the
+    ranks have met, and a driver that knows ``attach_key`` may take over.
     """
 
     job: str
@@ -41,6 +43,8 @@ class Start(Frame, kind="start", route=DRIVER_TO_AGENT):
     link_timeout_s: float
     foreign_prefixes: list[str]
     processes: list[RankCommand]
+    detached_limit_s: float = 0.0
+    attach_key: str = ""
 
 
 class ToRanks(Frame, kind="to_rank", route=DRIVER_TO_AGENT):
@@ -100,3 +104,9 @@ class EndRanks(Frame, kind="end", route=DRIVER_TO_AGENT):
 
 class DropOutput(Frame, kind="leave_output", route=DRIVER_TO_AGENT):
     """Tells the agent to drop the rest of the output, which nobody reads."""
+
+
+class Attach(Frame, kind="attach", route=DRIVER_TO_AGENT):
+    """First frame of a driver that takes over a running job."""
+
+    key: str

@@ -54,14 +54,14 @@ def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[s
 
 
 class MarkerFilter:
-    """Drops a host's output up to the end of the agent's marker."""
+    """Drops a host's output up to the end of the agent's marker, if there is one."""
 
     LIMIT_NBYTES = 1 << 20
 
     def __init__(self, marker: bytes) -> None:
         self._marker = marker
         self._seen = b""
-        self.found = False
+        self.found = not marker
 
     def feed(self, data: bytes) -> bytes:
         """Return the part of ``data`` that follows the marker."""

@@ -102,6 +102,11 @@ class Printer:
         """Whether nobody reads the output any more."""
         return self._terminal.broken
 
+    @property
+    def terminal_closed(self) -> bool:
+        """Whether nobody reads the output because the terminal has been closed."""
+        return self._terminal.closed
+
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Queue output of a rank; ``b""`` means that the stream has ended."""
         self._fed += 1

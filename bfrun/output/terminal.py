@@ -26,6 +26,7 @@ class Terminal:
 
     Attributes:
         broken: Whether nobody reads the output any more. Then nothing more is written.
+        closed: Whether that is because the terminal has been closed.
     """
 
     def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
@@ -34,6 +35,7 @@ class Terminal:
         self._has_screen = _is_screen(err)
         self._live = ""
         self.broken = False
+        self.closed = False
 
     @property
     def has_live_line(self) -> bool:
@@ -90,6 +92,7 @@ class Terminal:
         """Stop writing to a stream, and tell the reader of the other one."""
         # ValueError: the stream is closed.
         if not isinstance(error, OSError) or error.errno in _UNREAD:
+            self.closed = isinstance(error, OSError) and error.errno == errno.EIO
             self.broken = True
             return
         stream = self._streams.pop(name)

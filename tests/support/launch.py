@@ -73,6 +73,11 @@ class Launched:
             )
 
     @property
+    def shared(self) -> dict[str, str]:
+        """Variables of another bfrun that is to find this job."""
+        return {"TMPDIR": str(self._temporary), MARK: self.mark}
+
+    @property
     def out(self) -> str:
         """Its stdout so far."""
         return self._out.read_text(errors="replace")

@@ -41,7 +41,7 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "notebook"},
     {"cli", "arguments"},
-    {"function", "start"},
+    {"function", "start", "jobs"},
     {"preflight", "mpi"},
     {"driver"},
     {"output"},

@@ -54,6 +54,19 @@ def test_a_closed_stream_is_noticed_once_and_for_all():
     terminal.flush()
 
 
+class HungUp(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_closed_terminal_is_told_from_a_closed_pipe():
+    for stream, is_terminal in ((HungUp(), True), (Closed(), False)):
+        terminal = Terminal(stream, io.StringIO())
+        terminal.write_line("stdout", "x")
+        assert terminal.broken
+        assert terminal.closed == is_terminal
+
+
 class Full(io.StringIO):
     def write(self, text):
         raise OSError(errno.ENOSPC, "No space left on device")

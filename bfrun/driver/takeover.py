@@ -1,0 +1,181 @@
+"""Takes over the agents of a job whose driver has ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from bfrun.agent import attach_server
+from bfrun.config import LaunchConfig
+from bfrun.driver.agent_session import AgentSession
+from bfrun.driver.agent_start import Interrupted
+from bfrun.driver.job_record import HostRecord, RunningJob
+from bfrun.driver.signals import SignalWatch
+from bfrun.env import Placement
+from bfrun.errors import LaunchError
+from bfrun.frames.agent_to_driver import AGENT_TO_DRIVER
+from bfrun.frames.frame import Frame, decode
+from bfrun.hosts import Host
+from bfrun.launch.unix_socket import UnixConnection
+from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
+
+# Seconds in which all agents must answer. They answer at once unless they are stopped.
+_ANSWER_S = 30.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """The past of a job, as a driver learns it that takes the job over.
+
+    Attributes:
+        started: When the job started, on the clock ``time.monotonic``.
+        reports: Reports that earlier drivers have got, or would have got, in order,
+            each with the time of its arrival.
+        news: Frames that have arrived since, in order.
+        is_to_end: Whether to end the job.
+    """
+
+    started: float
+    reports: Sequence[tuple[float, Frame]]
+    news: Sequence[tuple[AgentSession, Frame]]
+    is_to_end: bool = False
+
+
+def connect(record: RunningJob, link_timeout_s: float) -> list[AgentSession]:
+    """Connect to the agents of a job. The caller closes the sessions.
+
+    A session is lost soon if its agent has ended.
+    """
+    return [
+        AgentSession.attach(
+            Host(host.name),
+            UnixConnection(host.socket, host.guard_pid),
+            record.key,
+            link_timeout_s,
+        )
+        for host in record.hosts
+    ]
+
+
+def take_over(
+    sessions: Sequence[AgentSession], signals: SignalWatch, *, is_to_end: bool
+) -> Takeover:
+    """Receive what has happened before from all agents that have not ended.
+
+    Args:
+        sessions: One for each host of the job.
+        signals: Signals to this process.
+        is_to_end: Whether the job is to be ended.
+
+    Raises:
+        LaunchError: An agent does not answer, or all have ended.
+        Interrupted: The user interrupted it.
+    """
+    deadline = time.monotonic() + _ANSWER_S
+    news: list[tuple[AgentSession, Frame]] = []
+    while waiting := [one for one in sessions if one.started is None and not one.lost]:
+        for session in waiting:
+            session.flush()
+        _await_news(waiting, signals)
+        for session in waiting:
+            news += [(session, frame) for frame in session.receive()]
+        for number in signals.take():
+            if number not in (signals.SUSPEND, signals.NOTICE):
+                raise Interrupted(number)
+        if time.monotonic() > deadline:
+            names = ", ".join(session.host.name for session in waiting)
+            raise LaunchError(
+                f"the agents on {names} did not answer within {_ANSWER_S:g} s; if they "
+                "are stopped (state T), continue them and attach again"
+            )
+    starts = [session.started for session in sessions if session.started is not None]
+    if not starts:
+        raise LaunchError("the job has just ended")
+    reports = [
+        (session.started + past.at_s, decode(past.frame, "an agent", AGENT_TO_DRIVER))
+        for session in sessions
+        if session.started is not None
+        for past in session.past
+    ]
+    reports.sort(key=lambda report: report[0])
+    return Takeover(min(starts), reports, news, is_to_end)
+
+
+def _await_news(sessions: Sequence[AgentSession], signals: SignalWatch) -> None:
+    poll = select.poll()
+    poll.register(signals.fd, select.POLLIN)
+    for session in sessions:
+        poll.register(session.connection, select.POLLIN)
+    poll.poll(_LOOK_S * 1000)
+
+
+# Settings that concern the job, not the terminal of one driver.
+_SHARED = (
+    *("on_failure", "min_np", "elastic_timeout_s", "detached_limit_s"),
+    *("link_timeout_s", "start_timeout_s", "failure_timeout_s"),
+)
+
+
+def record_of(
+    plan: LaunchPlan, config: LaunchConfig, sessions: Sequence[AgentSession]
+) -> RunningJob:
+    """Return the record of a new job.
+
+    Args:
+        plan: The ranks of each host.
+        config: Settings of the job.
+        sessions: One for each host of the plan, in order, all ready.
+    """
+    # The package imports the driver, to which its version belongs.
+    from bfrun import __version__
+
+    hosts = []
+    for host, session in zip(plan.hosts, sessions, strict=True):
+        ready = session.ready
+        assert ready is not None
+        hosts.append(
+            HostRecord(
+                name=host.host.name,
+                socket=os.path.join(ready.folder, attach_server.NAME),
+                guard_pid=ready.guard_pid,
+                ranks=[asdict(spec.placement) for spec in host.processes],
+            )
+        )
+    settings = {name: getattr(config, name) for name in _SHARED}
+    return RunningJob(
+        name=config.job_name or secrets.token_hex(4),
+        version=__version__,
+        pid=os.getpid(),
+        key=secrets.token_hex(32),
+        started=time.time(),
+        hosts=hosts,
+        settings={**settings, "command": list(config.command)},
+    )
+
+
+def settings_of(record: RunningJob, config: LaunchConfig) -> LaunchConfig:
+    """Return ``config`` with the settings that all drivers of the job share."""
+    shared = {**record.settings, "command": tuple(record.settings["command"])}
+    return replace(config, stdin=False, timeline_filename=None, **shared)
+
+
+def plan_of(record: RunningJob) -> LaunchPlan:
+    """Return the plan of a running job, without the commands of its ranks."""
+    return LaunchPlan(
+        tuple(
+            HostPlan(
+                index,
+                Host(host.name),
+                tuple(
+                    ProcessSpec(Placement(**rank), index, (), "", {})
+                    for rank in host.ranks
+                ),
+            )
+            for index, host in enumerate(record.hosts)
+        )
+    )

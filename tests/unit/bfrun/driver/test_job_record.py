@@ -1,0 +1,102 @@
+"""The records by which another bfrun finds a job."""
+
+import os
+import socket
+import stat
+import tempfile
+
+import pytest
+
+from bfrun.driver import job_record
+from bfrun.driver.job_record import HeldRecord, HostRecord, NoSuchJob, RunningJob
+from bfrun.errors import LaunchError
+
+
+@pytest.fixture
+def agent(tmp_path, monkeypatch):
+    """The socket of a living agent; records are in a folder of the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "driver"))
+        listener.listen()
+        yield listener
+
+
+def make_record(agent, name="run_1"):
+    ranks = [{"rank": 0}, {"rank": 1}]
+    path = agent.getsockname()
+    host = HostRecord(name="localhost", socket=path, guard_pid=1, ranks=ranks)
+    return RunningJob(
+        name=name,
+        version="1",
+        pid=7,
+        key="ab",
+        started=1.0,
+        hosts=[host],
+        settings={"command": ["x"]},
+    )
+
+
+def test_a_record_is_private_and_goes_with_its_job(agent, tmp_path):
+    held = HeldRecord.create(make_record(agent))
+    (folder,) = tmp_path.glob("bfrun-jobs-*")
+    (path,) = folder.iterdir()
+    assert [stat.S_IMODE(it.stat().st_mode) for it in (folder, path)] == [0o700, 0o600]
+    assert job_record.find_jobs() == [(held.record, True)]
+    held.remove()
+    held.release()
+    assert not folder.exists()
+    assert job_record.find_jobs() == []
+
+
+def test_a_name_is_taken_while_its_job_runs(agent):
+    held = HeldRecord.create(make_record(agent))
+    with pytest.raises(LaunchError, match="--job-name run_1: a job of this name runs"):
+        HeldRecord.create(make_record(agent))
+    held.release()  # detached
+    with pytest.raises(LaunchError, match="--job-name run_1: a job of this name runs"):
+        HeldRecord.create(make_record(agent))
+    agent.close()
+    HeldRecord.create(held.record).remove()
+
+
+def test_one_driver_takes_over_once_the_other_has_ended(agent):
+    held = HeldRecord.create(make_record(agent))
+    assert HeldRecord.take_over("run_1") is None
+    held.release()
+    taken = HeldRecord.take_over("run_1")
+    assert taken.record == held.record.replace(pid=os.getpid())
+    assert job_record.read_record("run_1").pid == os.getpid()
+    assert HeldRecord.take_over("run_1") is None
+    taken.remove()
+    for find in (HeldRecord.take_over, job_record.read_record):
+        with pytest.raises(NoSuchJob, match="no job 'run_1' of this user runs on"):
+            find("run_1")
+
+
+def test_a_detached_job_keeps_its_record_as_long_as_it_lives(agent, tmp_path):
+    held = HeldRecord.create(make_record(agent))
+    held.release()
+    (path,) = tmp_path.glob("bfrun-jobs-*/*")
+    os.utime(path, (0, 0))
+    assert job_record.find_jobs() == [(held.record, False)]
+    agent.close()
+    assert job_record.find_jobs() == []
+    assert not path.exists()
+
+
+def test_a_record_that_is_being_written_stays(agent, tmp_path):
+    held = HeldRecord.create(make_record(agent))
+    (path,) = tmp_path.glob("bfrun-jobs-*/*")
+    os.truncate(path, 0)
+    assert job_record.find_jobs() == []
+    assert path.exists()
+    held.remove()
+
+
+def test_a_folder_that_others_can_enter_is_refused(agent, tmp_path):
+    HeldRecord.create(make_record(agent)).release()
+    (folder,) = tmp_path.glob("bfrun-jobs-*")
+    folder.chmod(0o755)
+    with pytest.raises(LaunchError, match="not a folder that only this user can enter"):
+        job_record.find_jobs()

@@ -1,0 +1,48 @@
+"""Which jobs may go on without their driver."""
+
+import pytest
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.detaching import settle_detaching
+
+SURVIVES = {"on_failure": "continue"}
+
+
+def settled(remote=(), is_program=True, **settings):
+    config = LaunchConfig(("x",), **settings)
+    return settle_detaching(config, remote, is_program=is_program)
+
+
+OBSTACLES = [
+    ({}, "add --on-failure continue"),
+    ({**SURVIVES, "respawn": True}, "leave --respawn out"),
+    ({**SURVIVES, "stdin": True}, "leave --stdin out"),
+    ({**SURVIVES, "timeline_filename": "t"}, "leave --timeline-filename out"),
+    ({**SURVIVES, "remote": [Host("b"), Host("a")]}, "host 'a' is reached over SSH"),
+    ({**SURVIVES, "is_program": False}, "use bfrun"),
+]
+
+
+@pytest.mark.parametrize(("settings", "why"), OBSTACLES)
+def test_a_job_that_cannot_detach_ends_with_its_driver(settings, why):
+    assert settled(**settings).detached_limit_s == 0.0
+    assert settled(**settings, detached_limit_s=0.0).detached_limit_s == 0.0
+    with pytest.raises(LaunchError, match=f"--detached-limit: this job cannot.*{why}"):
+        settled(**settings, detached_limit_s=5.0)
+    with pytest.raises(LaunchError, match=f"--job-name is for jobs that.*{why}"):
+        settled(**settings, job_name="a")
+
+
+def test_the_limit_of_a_job_that_can_detach():
+    assert settled(**SURVIVES).detached_limit_s == 600.0
+    assert settled(**SURVIVES, detached_limit_s=5.0).detached_limit_s == 5.0
+    with pytest.raises(LaunchError, match="--detached-limit is 0"):
+        settled(**SURVIVES, detached_limit_s=0.0, job_name="a")
+
+
+@pytest.mark.parametrize("name", ["", "a-b", "a/b", "x" * 65, "a\n"])
+def test_a_name_has_letters_digits_and_underscores(name):
+    with pytest.raises(LaunchError, match="--job-name: expected 1 to 64 letters"):
+        settled(**SURVIVES, job_name=name)

@@ -1,0 +1,47 @@
+"""The connection to an agent that another driver has started."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+
+from bfrun.launch.unix_socket import UnixConnection, answers
+
+
+def test_bytes_go_both_ways_without_waiting(tmp_path):
+    path = str(tmp_path / "driver")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        connection = UnixConnection(path, os.getpid())
+        agent, _ = listener.accept()
+        assert connection.receive(10) is None
+        assert connection.send(b"abc") == 3
+        assert agent.recv(10) == b"abc"
+        agent.sendall(b"de")
+        assert connection.receive(10) == b"de"
+        agent.close()
+        assert connection.receive(10) == b""
+        connection.close()
+
+
+def test_an_agent_that_has_ended_cannot_be_reached(tmp_path):
+    path = str(tmp_path / "driver")
+    assert not answers(path)
+    connection = UnixConnection(path, os.getpid())
+    assert connection.receive(10) == b""
+    with pytest.raises(ConnectionError, match="its socket cannot be reached"):
+        connection.send(b"abc")
+    connection.close()
+
+
+def test_the_end_of_the_guard_is_awaited(tmp_path):
+    guard = subprocess.Popen(["sleep", "300"])
+    connection = UnixConnection(str(tmp_path / "driver"), guard.pid)
+    assert connection.wait(0.0) is None
+    guard.kill()
+    # A process that nobody has reaped yet has ended, too.
+    assert connection.wait(120.0) == 0
+    guard.wait()
+    connection.close()
