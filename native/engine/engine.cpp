@@ -352,8 +352,8 @@ bool Engine::poll() {
   }
 }
 
-// Takes what has arrived. On a busy machine the news of a loss may come before this rank
-// has read what the peer sent, and an operation may need nothing else.
+// Takes what has arrived. On a busy machine the news of a loss may come before this
+// rank has read what the peer sent, and an operation may need nothing else.
 void Engine::read_last_messages() {
   const Clock::time_point limit = Clock::now() + kLastMessages;
   while (poll() && Clock::now() < limit) {
