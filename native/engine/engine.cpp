@@ -23,8 +23,10 @@ std::chrono::microseconds spin_for(int ranks_here) {
 // About the time in which another rank of this machine answers, if it is not late.
 constexpr std::chrono::microseconds kYield{50};
 
-// Longest time to read what a lost peer has sent. Usually everything is here at once.
+// Longest time to read what lost peers have sent. Usually everything is here at once.
 constexpr std::chrono::milliseconds kLastMessages{200};
+// The ranks of a lost host are reported one by one, and share that time.
+constexpr std::chrono::seconds kOneLoss{1};
 
 }  // namespace
 
@@ -355,9 +357,10 @@ bool Engine::poll() {
 // Takes what has arrived. On a busy machine the news of a loss may come before this
 // rank has read what the peer sent, and an operation may need nothing else.
 void Engine::read_last_messages() {
-  const Clock::time_point limit = Clock::now() + kLastMessages;
-  while (poll() && Clock::now() < limit) {
-  }
+  const Clock::time_point begin = Clock::now();
+  if (begin > reading_until_ + kOneLoss) reading_until_ = begin + kLastMessages;
+  bool changed = poll();
+  while (changed && Clock::now() < reading_until_) changed = poll();
 }
 
 // Begins to move the data of the request that the caller has started. If work is left

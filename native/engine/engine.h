@@ -156,6 +156,7 @@ class Engine final : public WindowHost, private Work {
   bool started_ = false;
   bool closed_ = false;
   std::optional<Clock::time_point> suspended_at_;
+  Clock::time_point reading_until_{};  // see read_last_messages()
 };
 
 }  // namespace bluecomm
