@@ -30,7 +30,7 @@ _log = logging.getLogger("bluecomm")
 
 # How long the last messages of a member that has finished may be on their way.
 _LAST_BYTES_S = 0.5
-# How often it is looked for them meanwhile.
+# Time between two looks for them.
 _LOOK_AGAIN_S = 0.02
 
 
@@ -186,7 +186,9 @@ class Epochs:
         with self.transactions.locked():
             begun = self.transactions.open
             while self._group is not None and not self._world.is_ending:
-                self.transactions.advance_open()
+                # The world may end meanwhile.
+                with contextlib.suppress(BluecommError, ValueError):
+                    self.transactions.advance_open()
                 left_s = until - time.monotonic()
                 if left_s <= 0 or all(transaction.is_over for transaction in begun):
                     break
