@@ -298,7 +298,8 @@ def test_dry_run_prints_the_plan_and_starts_nothing(capsys):
     ]
 
 
-def test_dry_run_shows_threads_and_cpus(capsys):
+def test_dry_run_shows_threads_and_cpus(capsys, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = len(os.sched_getaffinity(0))
     assert bfrun.cli.main(["-np", "1", "--bind-to", "core", "--dry-run", "x"]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
