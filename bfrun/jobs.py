@@ -94,6 +94,8 @@ def _take_over(option: str, name: str) -> HeldRecord | None:
             f"{option} {name}: bfrun {version} has started this job, and this is bfrun "
             f"{__version__}; use that version"
         )
+    if held is not None:
+        held.note_driver()
     return held
 
 

@@ -8,6 +8,7 @@ them. They are in a folder for each host and user, next to the agents' folders.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -25,6 +26,8 @@ from bfrun.structure import FieldError, Structure
 
 _SUFFIX = ".json"
 _LOOK_S = 0.02
+_PID_WIDTH = 10
+_MOST_NBYTES = 1 << 24
 
 
 class NoSuchJob(LaunchError):
@@ -53,31 +56,27 @@ class RunningJob(Structure):
     Attributes:
         name: Name of the job.
         version: Version of bfrun that has started it.
-        pid: Process id of the latest driver.
         key: Key with which a driver takes over.
         started: When the job started, in seconds since 1970.
         hosts: Its hosts in rank order.
         settings: The settings of ``LaunchConfig`` that all drivers share, with the
             command as a list.
+        pid: Process id of the latest driver. The last field, so that a new one leaves
+            the others where they are in the file.
     """
 
     name: str
     version: str
-    pid: int
     key: str
     started: float
     hosts: list[HostRecord]
     settings: dict[str, Any]
+    pid: int
 
     @property
     def world_size(self) -> int:
         """Number of ranks at the start."""
         return sum(len(host.ranks) for host in self.hosts)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether an agent of the job runs."""
-        return any(answers(host.socket) for host in self.hosts)
 
 
 class HeldRecord:
@@ -91,6 +90,7 @@ class HeldRecord:
         self.record = record
         self._path = path
         self._fd = fd
+        self._is_removed = False
 
     @classmethod
     def create(cls, record: RunningJob) -> HeldRecord:
@@ -100,22 +100,27 @@ class HeldRecord:
             LaunchError: A job of this name runs, or the record cannot be written.
         """
         path = _path(record.name)
-        try:
-            fd, is_locked = _open_new(path)
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                fd, is_locked = _open_new(path)
+                stack.callback(os.close, fd)
+                is_free = is_locked and _has_ended(fd)
+            except OSError as error:
+                raise _unwritable(path, error) from error
+            if not is_free:
+                raise LaunchError(
+                    f"--job-name {record.name}: a job of this name runs already; "
+                    "choose another name, or end that job with bfrun --stop "
+                    f"{record.name}"
+                )
+            stack.pop_all()
         held = cls(path, fd, record)
-        if not is_locked or _is_alive(fd):
-            os.close(fd)
-            raise LaunchError(
-                f"--job-name {record.name}: a job of this name runs already; choose "
-                f"another name, or end that job with bfrun --stop {record.name}"
-            )
         try:
+            os.ftruncate(fd, 0)  # the record of a job that has ended
             held._write()
-        except LaunchError:
+        except OSError as error:
             held.remove()
-            raise
+            raise _unwritable(path, error) from error
         return held
 
     @classmethod
@@ -127,43 +132,58 @@ class HeldRecord:
 
         Raises:
             NoSuchJob: There is no such job.
+            LaunchError: The record cannot be read.
         """
         path = _path(name)
-        try:
-            fd = _open(path)
-        except FileNotFoundError:
-            raise _no_job(name) from None
-        if not _lock(fd):
-            os.close(fd)
-            return None
-        record = _read(fd)
-        if record is None or not record.is_alive:
-            _remove(path, fd)
-            raise _no_job(name)
-        held = cls(path, fd, record.replace(pid=os.getpid()))
-        try:
-            held._write()
-        except LaunchError:
-            held.release()
-            raise
-        return held
+        with contextlib.ExitStack() as stack:
+            try:
+                fd = _open(path)
+                stack.callback(os.close, fd)
+                if not _lock(fd):
+                    return None
+                record = _read(fd)
+                if _has_ended(fd):
+                    _remove(path, fd)
+                    raise _no_job(name)
+            except FileNotFoundError:
+                raise _no_job(name) from None
+            except OSError as error:
+                raise _unreadable(path, error.strerror or f"{error}") from error
+            if record is None:
+                raise _unreadable(path, "another version of bfrun has written it")
+            stack.pop_all()
+        return cls(path, fd, record)
+
+    def note_driver(self) -> None:
+        """Name this process as the driver.
+
+        If the file cannot be written, it names an earlier driver.
+        """
+        self.record = self.record.replace(pid=os.getpid())
+        with contextlib.suppress(OSError):
+            self._write()
 
     def _write(self) -> None:
+        """Write the record over the earlier one, which has the same size."""
         data = json.dumps(self.record.to_json()).encode()
-        try:
-            os.ftruncate(self._fd, 0)
-            os.lseek(self._fd, 0, os.SEEK_SET)
-            write_all(self._fd, data)
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
+        data += b" " * (_PID_WIDTH - len(str(self.record.pid)))
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        write_all(self._fd, data)
+        os.ftruncate(self._fd, len(data))
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the record has been removed."""
+        return self._is_removed
 
     def remove(self) -> None:
         """Remove the record, because the job has ended."""
         _remove(self._path, self._fd)
-        self._fd = -1
+        self._is_removed = True
+        self.release()
 
     def release(self) -> None:
-        """Unlock the record unless it is removed, so that a driver may take over."""
+        """Unlock the record, so that a driver may take over."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -177,14 +197,13 @@ def find_jobs() -> list[tuple[RunningJob, bool]]:
     """
     jobs = []
     for path in sorted(_path("").parent.glob("*" + _SUFFIX)):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             fd = _open(path)
-            record, is_driven = _read(fd), not _lock(fd, 1)
-            if not is_driven and not _is_alive(fd):
+            stack.callback(os.close, fd)
+            is_driven, record = not _lock(fd, 1), _read(fd)
+            if not is_driven and _has_ended(fd):
                 _remove(path, fd)
-                continue
-            os.close(fd)
-            if record is not None:  # otherwise its driver is writing it
+            elif record is not None:
                 jobs.append((record, is_driven))
     return jobs
 
@@ -194,16 +213,22 @@ def read_record(name: str) -> RunningJob:
 
     Raises:
         NoSuchJob: There is no such job.
+        LaunchError: The record cannot be read.
     """
-    with contextlib.suppress(FileNotFoundError):
-        fd = _open(_path(name))
+    path = _path(name)
+    try:
+        fd = _open(path)
         try:
             record = _read(fd)
         finally:
             os.close(fd)
-        if record is not None:
-            return record
-    raise _no_job(name)
+    except FileNotFoundError:
+        raise _no_job(name) from None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or f"{error}") from error
+    if record is None:
+        raise _no_job(name)  # its driver is still writing it
+    return record
 
 
 def _path(name: str) -> Path:
@@ -215,19 +240,35 @@ def _path(name: str) -> Path:
     folder = Path(tempfile.gettempdir())
     folder /= f"bfrun-jobs-{socket.gethostname()}-{os.geteuid()}"
     with contextlib.suppress(FileNotFoundError):
-        status = folder.lstat()
-        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-        if not is_own or stat.S_IMODE(status.st_mode) != stat.S_IRWXU:
-            raise LaunchError(
-                f"'{folder}' is not a folder that only this user can enter, so it "
-                "cannot hold the records of jobs; remove it, or set TMPDIR to another "
-                "folder"
-            )
+        _check_folder(folder)
     return folder / (name + _SUFFIX)
 
 
+def _check_folder(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or not _is_private(status):
+        raise LaunchError(
+            f"'{folder}' is not a folder that only this user can enter, so it cannot "
+            "hold the records of jobs; remove it, or set TMPDIR to another folder"
+        )
+
+
+def _is_private(status: os.stat_result) -> bool:
+    others = stat.S_IRWXG | stat.S_IRWXO
+    return status.st_uid == os.geteuid() and not status.st_mode & others
+
+
 def _open(path: Path, flags: int = 0) -> int:
-    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    """Open a record.
+
+    Raises:
+        OSError: It cannot be opened, or other users can read or have made it.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    if not _is_private(os.fstat(fd)):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "it does not belong to this user alone")
+    return fd
 
 
 def _open_new(path: Path) -> tuple[int, bool]:
@@ -236,14 +277,15 @@ def _open_new(path: Path) -> tuple[int, bool]:
     Other processes may remove the file or its folder until it is locked.
     """
     while True:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
             path.parent.mkdir(mode=0o700, exist_ok=True)
+            _check_folder(path.parent)
             fd = _open(path, os.O_CREAT)
+            stack.callback(os.close, fd)
             is_locked = _lock(fd)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(path), os.fstat(fd)):
-                    return fd, is_locked
-            os.close(fd)
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                stack.pop_all()
+                return fd, is_locked
 
 
 def _lock(fd: int, attempts: int = 10) -> bool:
@@ -263,14 +305,23 @@ def _lock(fd: int, attempts: int = 10) -> bool:
 def _read(fd: int) -> RunningJob | None:
     """Return the record in a file, or None if it is not complete."""
     try:
-        return RunningJob.from_json(json.loads(os.pread(fd, 1 << 24, 0)))
+        return RunningJob.from_json(json.loads(os.pread(fd, _MOST_NBYTES, 0)))
     except (ValueError, TypeError, FieldError):
         return None
 
 
-def _is_alive(fd: int) -> bool:
-    record = _read(fd)
-    return record is not None and record.is_alive
+def _has_ended(fd: int) -> bool:
+    """Return whether a locked file is known to be of a job that has ended.
+
+    An empty one is left by a driver that was killed before it started ranks. If the
+    file has another version's format, only the places of the sockets must be the same.
+    """
+    data = os.pread(fd, _MOST_NBYTES, 0)
+    try:
+        sockets = [str(host["socket"]) for host in json.loads(data)["hosts"]]
+    except (ValueError, TypeError, KeyError):
+        return not data
+    return bool(sockets) and not any(map(answers, sockets))
 
 
 def _remove(path: Path, fd: int) -> None:
@@ -278,7 +329,6 @@ def _remove(path: Path, fd: int) -> None:
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(path), os.fstat(fd)):
             path.unlink()
-    os.close(fd)
     with contextlib.suppress(OSError):
         path.parent.rmdir()
 
@@ -287,6 +337,13 @@ def _no_job(name: str) -> NoSuchJob:
     return NoSuchJob(
         f"no job '{name}' of this user runs on {socket.gethostname()}; bfrun --list "
         "names the jobs that run"
+    )
+
+
+def _unreadable(path: Path, why: str) -> LaunchError:
+    return LaunchError(
+        f"'{path}', the record of a job, cannot be read: {why}; use the version of "
+        "bfrun that has started the job, or remove the file if no such job runs"
     )
 
 
