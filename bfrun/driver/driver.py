@@ -120,9 +120,10 @@ def attach_job(
     job = record.record
     config = settings_of(job, config)
     plan = plan_of(job)
+    sessions: list[AgentSession] = []
     with SignalWatch() as signals:
-        sessions = connect(job, config.link_timeout_s)
         try:
+            sessions = connect(job, config.link_timeout_s)
             takeover = take_over(sessions, signals, is_to_end=is_to_end)
             return _drive(plan, config, sessions, signals, None, record, takeover)
         except Interrupted as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -50,16 +51,29 @@ def connect(record: RunningJob, link_timeout_s: float) -> list[AgentSession]:
     """Connect to the agents of a job. The caller closes the sessions.
 
     A session is lost soon if its agent has ended.
+
+    Raises:
+        LaunchError: This process has too many open files.
     """
-    return [
-        AgentSession.attach(
-            Host(host.name),
-            UnixConnection(host.socket, host.guard_pid),
-            record.key,
-            link_timeout_s,
-        )
-        for host in record.hosts
-    ]
+    sessions = []
+    with contextlib.ExitStack() as stack:
+        for host in record.hosts:
+            try:
+                connection = UnixConnection(host.socket, host.guard_pid)
+            except OSError as error:
+                raise LaunchError(
+                    f"no socket for the agent on {host.name} can be opened: "
+                    f"{error.strerror or error}; raise the limit of open files "
+                    "(ulimit -n)"
+                ) from error
+            stack.callback(connection.close)
+            sessions.append(
+                AgentSession.attach(
+                    Host(host.name), connection, record.key, link_timeout_s
+                )
+            )
+        stack.pop_all()
+    return sessions
 
 
 def take_over(
