@@ -80,6 +80,8 @@ class LaunchConfig:
             a driver; 0 if it ends with the driver. None means 600 where that is
             possible (``launch/detaching.py``), otherwise 0.
         job_name: Name of the job for ``--attach``; None means a random one.
+        must_detach: Fail if the job cannot be made to detach, because the user has
+            asked for a limit or a name.
     """
 
     command: tuple[str, ...]
@@ -119,3 +121,4 @@ class LaunchConfig:
     respawn: bool = False
     detached_limit_s: float | None = None
     job_name: str | None = None
+    must_detach: bool = False

@@ -89,8 +89,7 @@ def judge_job(
         record = None
         try:
             check_capacity(plan, sessions)
-            if config.detached_limit_s:
-                record = HeldRecord.create(record_of(plan, config, sessions))
+            record = _make_record(plan, config, sessions)
             return _drive(plan, config, sessions, signals, task, record)
         except LaunchError:  # no rank runs
             if record is not None:
@@ -101,6 +100,25 @@ def judge_job(
                 session.close()
             if record is not None:
                 record.release()
+
+
+def _make_record(
+    plan: LaunchPlan, config: LaunchConfig, sessions: list[AgentSession]
+) -> HeldRecord | None:
+    """Return the record of a new job, or None if the job ends with this process.
+
+    Raises:
+        LaunchError: The record cannot be written, and the user needs one.
+    """
+    if not config.detached_limit_s:
+        return None
+    try:
+        return HeldRecord.create(record_of(plan, config, sessions))
+    except LaunchError as error:
+        if config.must_detach:
+            raise
+        remark(f"bfrun: this job cannot detach: {error}")
+        return None
 
 
 def attach_job(

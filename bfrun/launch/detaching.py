@@ -31,6 +31,8 @@ def settle_detaching(
 ) -> LaunchConfig:
     """Return the settings with the limit for a job without a driver, which may be 0.
 
+    Sets ``must_detach``, too.
+
     Args:
         config: The user's settings.
         remote: Hosts of the job other than this machine.
@@ -47,10 +49,14 @@ def settle_detaching(
             why = obstacle or "--detached-limit is 0"
             raise LaunchError(f"--job-name is for jobs that can detach: {why}")
     if config.detached_limit_s is None:
-        return replace(config, detached_limit_s=0.0 if obstacle else DEFAULT_LIMIT_S)
+        return replace(
+            config,
+            detached_limit_s=0.0 if obstacle else DEFAULT_LIMIT_S,
+            must_detach=config.job_name is not None,
+        )
     if config.detached_limit_s and obstacle:
         raise LaunchError(f"--detached-limit: this job cannot detach: {obstacle}")
-    return config
+    return replace(config, must_detach=bool(config.detached_limit_s))
 
 
 def _obstacle(config: LaunchConfig, remote: Collection[Host], is_program: bool) -> str:

@@ -42,6 +42,13 @@ def test_the_limit_of_a_job_that_can_detach():
         settled(**SURVIVES, detached_limit_s=0.0, job_name="a")
 
 
+def test_a_job_must_detach_if_the_user_asks_for_it():
+    assert not settled(**SURVIVES).must_detach
+    assert not settled(**SURVIVES, detached_limit_s=0.0).must_detach
+    assert settled(**SURVIVES, detached_limit_s=5.0).must_detach
+    assert settled(**SURVIVES, job_name="a").must_detach
+
+
 @pytest.mark.parametrize("name", ["", "a-b", "a/b", "x" * 65, "a\n"])
 def test_a_name_has_letters_digits_and_underscores(name):
     with pytest.raises(LaunchError, match="--job-name: expected 1 to 64 letters"):
