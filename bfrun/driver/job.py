@@ -233,6 +233,10 @@ class Job:
                 self.detached_by = self.detached_by or "the end of the terminal"
                 return
             self._interrupt(signal.SIGPIPE)
+        if self.interrupted_by is not None:
+            self.detached_by = ""  # the job ends, so nobody could take it over
+        if self.detached_by:
+            return
         action = self._shutdown.step(now, self.membership.all_ended)
         if action is Action.TERMINATE:
             if self.interrupted_by is None:
