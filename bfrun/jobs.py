@@ -53,7 +53,10 @@ def attach(name: str, config: LaunchConfig) -> int:
 
 
 def stop(name: str, config: LaunchConfig) -> int:
-    """End a job, with or without a driver, and return 0.
+    """End a job, with or without a driver.
+
+    Returns:
+        0 if the job has ended, otherwise 128 + the signal that came before it had.
 
     Raises:
         LaunchError: There is no such job, or it does not end.
@@ -79,8 +82,32 @@ def stop(name: str, config: LaunchConfig) -> int:
             raise
         remark(f"bfrun: process {told} has ended job {name}")
         return 0
-    show_verdict(attach_job(held, replace(config, only_rank=_NO_RANK), is_to_end=True))
-    return 0
+    try:
+        verdict = attach_job(held, replace(config, only_rank=_NO_RANK), is_to_end=True)
+    except NoSuchJob:
+        _await_end(name, deadline)
+        remark(f"bfrun: job {name} has ended")
+        return 0
+    exit_code = show_verdict(verdict)
+    return 0 if held.is_removed else exit_code
+
+
+def _await_end(name: str, deadline: float) -> None:
+    """Wait for agents that hang up because they are ending their ranks.
+
+    Raises:
+        LaunchError: Some have not ended at the deadline.
+    """
+    with contextlib.suppress(NoSuchJob):
+        while time.monotonic() < deadline:
+            held = _take_over("--stop", name)
+            if held is not None:
+                held.release()
+            time.sleep(_LOOK_S)
+        raise LaunchError(
+            f"--stop {name}: its agents have not ended within {_STOP_S:g} s, and take "
+            "no driver; try again"
+        )
 
 
 def _take_over(option: str, name: str) -> HeldRecord | None:

@@ -133,7 +133,8 @@ def attach_job(
         is_to_end: Whether to end the job, as after SIGTERM.
 
     Raises:
-        LaunchError: An agent does not answer, or all agents have ended.
+        LaunchError: An agent does not answer.
+        NoSuchJob: All agents have ended, or are about to.
     """
     job = record.record
     config = settings_of(job, config)

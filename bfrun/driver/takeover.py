@@ -14,7 +14,7 @@ from bfrun.agent import attach_server
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.agent_start import Interrupted
-from bfrun.driver.job_record import HostRecord, RunningJob
+from bfrun.driver.job_record import HostRecord, NoSuchJob, RunningJob
 from bfrun.driver.signals import SignalWatch
 from bfrun.env import Placement
 from bfrun.errors import LaunchError
@@ -87,7 +87,8 @@ def take_over(
         is_to_end: Whether the job is to be ended.
 
     Raises:
-        LaunchError: An agent does not answer, or all have ended.
+        LaunchError: An agent does not answer.
+        NoSuchJob: All agents have ended, or are about to.
         Interrupted: The user interrupted it.
     """
     deadline = time.monotonic() + _ANSWER_S
@@ -109,7 +110,7 @@ def take_over(
             )
     starts = [session.started for session in sessions if session.started is not None]
     if not starts:
-        raise LaunchError("the job has just ended")
+        raise NoSuchJob("the job has just ended")
     reports = [
         (session.started + past.at_s, decode(past.frame, "an agent", AGENT_TO_DRIVER))
         for session in sessions
