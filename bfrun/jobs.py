@@ -25,6 +25,8 @@ from bfrun.text_table import align
 
 # A driver needs 4 s from SIGTERM to SIGKILL, then the guards need a moment.
 _STOP_S = 60.0
+# A driver that has detached unlocks the record a moment later.
+_UNLOCK_S = 5.0
 _LOOK_S = 0.05
 _COMMAND_WIDTH = 80
 # No rank has this number, so the output of none is shown.
@@ -42,13 +44,15 @@ def attach(name: str, config: LaunchConfig) -> int:
         LaunchError: There is no such job, its driver lives, or its agents do not
             answer.
     """
-    held = _take_over("--attach", name)
-    if held is None:
-        pid = read_record(name).pid
-        raise LaunchError(
-            f"--attach {name}: process {pid} drives this job; end it with "
-            f"kill -HUP {pid}, and attach again"
-        )
+    deadline = time.monotonic() + _UNLOCK_S
+    while (held := _take_over("--attach", name)) is None:
+        if time.monotonic() > deadline:
+            pid = read_record(name).pid
+            raise LaunchError(
+                f"--attach {name}: process {pid} drives this job; end it with "
+                f"kill -HUP {pid}, and attach again"
+            )
+        time.sleep(_LOOK_S)
     return show_verdict(attach_job(held, config))
 
 

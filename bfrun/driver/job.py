@@ -333,9 +333,11 @@ class Job:
         return bool(self.detached_by) or has_no_terminal
 
     def detach(self) -> None:
-        """Tell the agents how much output has been shown, before hanging up."""
+        """Tell the agents how much output has been shown, and hang up."""
         self._router.acknowledge()
         send_rest(self._sessions)
+        for session in self._sessions:
+            session.connection.leave()
 
     def _interrupt(self, number: int) -> None:
         if self.interrupted_by is None:

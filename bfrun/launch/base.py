@@ -67,6 +67,10 @@ class ProcessConnection(abc.ABC):
         Releases every descriptor and thread. Waits at most one second.
         """
 
+    def leave(self) -> None:
+        """Close the connection at once, although the program goes on without it."""
+        self.close()
+
 
 class Launcher(abc.ABC):
     """One way to start programs. A launcher may serve many hosts."""

@@ -40,6 +40,7 @@ class LocalConnection(ProcessConnection):
         self._stdout = self._process.stdout
         for file in (self._stdin, self._stdout):
             os.set_blocking(file.fileno(), False)
+        self._goes_on = False
 
     def fileno(self) -> int:
         return self._stdout.fileno()
@@ -77,8 +78,13 @@ class LocalConnection(ProcessConnection):
     def close(self) -> None:
         self._stdin.close()
         self._stdout.close()
-        self.wait(1.0)
+        if not self._goes_on:
+            self.wait(1.0)
         self._errors.close()
+
+    def leave(self) -> None:
+        self._goes_on = True
+        self.close()
 
 
 class LocalLauncher(Launcher):
