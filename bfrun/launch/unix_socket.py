@@ -24,13 +24,24 @@ class UnixConnection(ProcessConnection):
         self._guard_pid = guard_pid
         self._why = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # If many drivers wait to be accepted, connecting blocks.
-        self._socket.settimeout(_CONNECT_S)
+        self._socket.setblocking(False)
         try:
-            self._socket.connect(path)
+            self._connect(path)
         except OSError as error:
             self._why = f"its socket cannot be reached: {error}"
-        self._socket.setblocking(False)
+
+    def _connect(self, path: str) -> None:
+        """Connect, and wait if many other drivers are still to be accepted."""
+        until = time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                self._socket.connect(path)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOOK_S)
+            else:
+                return
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

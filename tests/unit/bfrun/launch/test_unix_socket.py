@@ -1,5 +1,6 @@
 """The connection to an agent that another driver has started."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -34,6 +35,27 @@ def test_an_agent_that_has_ended_cannot_be_reached(tmp_path):
     with pytest.raises(ConnectionError, match="its socket cannot be reached"):
         connection.send(b"abc")
     connection.close()
+
+
+def test_a_driver_waits_while_others_are_to_be_accepted(tmp_path, monkeypatch):
+    path = str(tmp_path / "driver")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other = stack.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(path)
+
+        def accept(seconds):
+            stack.enter_context(listener.accept()[0])
+
+        monkeypatch.setattr("bfrun.launch.unix_socket.time.sleep", accept)
+        connection = UnixConnection(path, os.getpid())
+        assert connection.send(b"abc") == 3
+        connection.close()
 
 
 def test_the_end_of_the_guard_is_awaited(tmp_path):
