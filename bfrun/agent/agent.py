@@ -341,6 +341,8 @@ class Agent:
         if self._ending and not self._said_ended and not self._sending():
             self._said_ended = True
             self._connection.send_bulk(AgentEnded(left=self._left))
+        if self._attach_server is not None:
+            self._attach_server.drop_late()
         self._watch_driver()
 
     def _sending(self) -> bool:

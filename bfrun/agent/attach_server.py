@@ -5,10 +5,12 @@ Part of the agent: standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import selectors
 import socket
+import time
 from collections.abc import Callable
 
 from bfrun.channel import MessageParser
@@ -19,19 +21,21 @@ from bfrun.frames.frame import decode
 NAME = "driver"
 _ATTACH_NBYTES = 4096
 _MOST = 8
+_PROOF_S = 30.0
 
 
 class AttachServer:
     """Accepts a driver that proves that it knows the job's key.
 
     The socket is in a folder of mode 0700. A few drivers at a time may be about to
-    prove themselves; the oldest makes room for a later one.
+    prove themselves, for a limited time; the oldest makes room for a later one.
 
     Args:
         folder: The agent's folder.
         key: Key of the job.
         selector: The agent's. The data of each entry is a callable that takes events.
         on_driver: Called with the connection of a driver, which it then owns.
+        clock: Seconds on a clock that never goes back.
     """
 
     def __init__(
@@ -40,17 +44,27 @@ class AttachServer:
         key: str,
         selector: selectors.BaseSelector,
         on_driver: Callable[[socket.socket], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = os.path.join(folder, NAME)
         self._key = key.encode()
         self._selector = selector
         self._on_driver = on_driver
-        self._candidates: dict[socket.socket, MessageParser] = {}
+        self._clock = clock
+        # With the time until which each must have proved itself.
+        self._candidates: dict[socket.socket, tuple[MessageParser, float]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._path)
         self._listener.listen(_MOST)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def drop_late(self) -> None:
+        """Hang up on those that have not proved themselves in time."""
+        now = self._clock()
+        for candidate, (_, until) in tuple(self._candidates.items()):
+            if now >= until:
+                self._drop(candidate)
 
     def close(self) -> None:
         """Close the socket and remove its path."""
@@ -58,7 +72,8 @@ class AttachServer:
             self._drop(candidate)
         self._selector.unregister(self._listener)
         self._listener.close()
-        os.unlink(self._path)
+        with contextlib.suppress(FileNotFoundError):  # a cleaner may have removed it
+            os.unlink(self._path)
 
     def _accept(self, mask: int) -> None:
         try:
@@ -68,16 +83,17 @@ class AttachServer:
         if len(self._candidates) == _MOST:
             self._drop(next(iter(self._candidates)))
         candidate.setblocking(False)
-        self._candidates[candidate] = MessageParser(_ATTACH_NBYTES)
+        until = self._clock() + _PROOF_S
+        self._candidates[candidate] = MessageParser(_ATTACH_NBYTES), until
         self._selector.register(
             candidate, selectors.EVENT_READ, lambda mask: self._read(candidate)
         )
 
     def _read(self, candidate: socket.socket) -> None:
         """Read the first frame of a driver, which waits for an answer after it."""
-        parser = self._candidates.get(candidate)
-        if parser is None:
+        if candidate not in self._candidates:
             return  # it has made room for another one
+        parser, _ = self._candidates[candidate]
         try:
             data = candidate.recv(_ATTACH_NBYTES)
             messages = parser.feed(data)
@@ -95,7 +111,7 @@ class AttachServer:
             self._drop(candidate)
 
     def _is_key(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._key)
+        return hmac.compare_digest(text.encode("utf-8", "surrogatepass"), self._key)
 
     def _drop(self, candidate: socket.socket) -> None:
         del self._candidates[candidate]

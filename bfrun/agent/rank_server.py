@@ -94,7 +94,8 @@ class RankServer:
             self._close(connection)
         self._selector.unregister(self._listener)
         self._listener.close()
-        os.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):  # a cleaner may have removed it
+            os.unlink(self.path)
 
     def _accept(self, mask: int) -> None:
         try:

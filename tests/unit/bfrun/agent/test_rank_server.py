@@ -61,6 +61,10 @@ def hello(rank):
     return encode(Hello(rank=rank, pid=1).to_message())
 
 
+def test_the_socket_may_have_been_removed(agent):
+    os.unlink(agent.server.path)
+
+
 def test_a_welcome_then_frames_both_ways(agent):
     client = Client(agent)
     (welcome,) = client.ask(hello(1))
