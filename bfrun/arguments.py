@@ -349,7 +349,13 @@ def _seconds(text: str) -> float:
 
 
 def _limit_seconds(text: str) -> float:
-    return 0.0 if text == "0" else _seconds(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected 0 or more seconds, got '{text}'")
+    return value
 
 
 def _link_seconds(text: str) -> float:

@@ -33,7 +33,13 @@ _EXAMPLES = """examples:
   bfrun -np 4 python train.py
   bfrun -np 8 -H host1:4,host2:4 python train.py --lr 0.1
   bfrun --hostfile hosts --check python train.py
+  bfrun --attach JOB
 """
+# Options for a job which runs already, as argparse names their values.
+_FOR_RUNNING_JOBS = (
+    *("attach", "list", "stop"),
+    *("output_dir", "prefix_timestamp", "only_rank", "verbose"),
+)
 # mpirun's option of this name takes the rank, or one of these words.
 _STDIN_OF_MPIRUN = r"\d+|all|none"
 
@@ -46,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if no rank failed, the exit code of the first rank that failed (128 + signal),
-        1 if the job could not start, 2 for a wrong command line, or 130 for Ctrl-C
-        before the ranks run. The exit code says nothing about output that could not be
-        written: a warning does.
+        1 if the job could not start, 2 for a wrong command line, 130 for Ctrl-C before
+        the ranks run, or 129 if bfrun has detached and the ranks go on. The exit code
+        says nothing about output that could not be written: a warning does.
     """
     try:
         return _main(argv)
@@ -68,6 +74,11 @@ def _main(argv: Sequence[str] | None) -> int:
     option = _job_option(arguments)
     if option and config.command:
         parser.error(f"{option} takes no command, got '{config.command[0]}'")
+    if option and (other := _other_option(parser, arguments)):
+        parser.error(
+            f"{option} takes only options for output (--output-dir, "
+            f"--prefix-timestamp, --only-rank, --verbose), not {other}"
+        )
     if not config.command and not config.check and not option:
         parser.error("no command was given; for example: bfrun -np 4 python train.py")
     first = config.command[0] if config.command else ""
@@ -86,8 +97,9 @@ def _main(argv: Sequence[str] | None) -> int:
         remark(f"bfrun: error: {error}")
         return 1
     except KeyboardInterrupt:
-        # While ranks run, the driver handles Ctrl-C, so no rank is running now.
-        remark("bfrun: interrupted; no rank is running")
+        # While this process drives ranks, the driver handles Ctrl-C.
+        rest = "bfrun --list names the jobs that run"
+        remark(f"bfrun: interrupted; {rest if option else 'no rank is running'}")
         return 128 + signal.SIGINT
 
 
@@ -98,6 +110,22 @@ def _job_option(arguments: argparse.Namespace) -> str:
     if arguments.stop is not None:
         return "--stop"
     return "--list" if arguments.list else ""
+
+
+def _other_option(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> str:
+    """Return an option that has no effect on a job which runs already, or ""."""
+    defaults = vars(parser.parse_args([]))
+    for action in parser._actions:
+        given = vars(arguments).get(action.dest)
+        if (
+            action.option_strings
+            and action.dest not in _FOR_RUNNING_JOBS
+            and given != defaults.get(action.dest)
+        ):
+            return action.option_strings[0]
+    return ""
 
 
 def config_of(
@@ -136,7 +164,8 @@ def config_of(
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         prog="bfrun",
-        usage="bfrun -np N [-H host:slots,... | --hostfile F] [options] command...",
+        usage="bfrun -np N [-H host:slots,... | --hostfile F] [options] command...\n"
+        "       bfrun --attach JOB | --list | --stop JOB",
         description="Run a command as N ranks, on this machine or on many hosts.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -114,6 +114,7 @@ def test_defaults(parse):
         (["--dry-run"], {"dry_run": True}),
         (["--enable-net"], {"enable_net": True}),
         (["--check"], {"check": True}),
+        (["--detached-limit", "0.0"], {"detached_limit_s": 0.0}),
     ],
 )
 def test_each_option(parse, arguments, expected):
@@ -193,6 +194,10 @@ def test_assignments_override_the_env_file(parse, tmp_path, monkeypatch):
         (["-p", "70000", "x"], "1 to 65535, got '70000'"),
         (["--start-timeout", "0", "x"], "seconds above 0, got '0'"),
         (["--failure-timeout", "nan", "x"], "seconds above 0, got 'nan'"),
+        (["--detached-limit", "-1", "x"], "expected 0 or more seconds, got '-1'"),
+        (["--attach", "a", "-v", "-np", "2"], "--attach takes only options for output"),
+        (["--attach", "a", "-np", "2"], "--only-rank, --verbose), not -np"),
+        (["--stop", "a", "--check"], "not --check"),
         (["--only-rank", "a", "x"], "ranks such as 0 or 0,4-7, got 'a'"),
         (["--bind-to", "socket", "x"], "invalid choice: 'socket'"),
         (["-H", "a", "--hostfile", "f", "x"], "not allowed with argument"),
@@ -365,6 +370,16 @@ def test_interrupt_before_the_start_is_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(bfrun.cli, "start", start)
     assert bfrun.cli.main(["-np", "1", "x"]) == 130
     assert capsys.readouterr().err == "bfrun: interrupted; no rank is running\n"
+
+
+def test_interrupt_while_another_job_runs(monkeypatch, capsys):
+    def stop(name: str, config: LaunchConfig) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bfrun.cli, "stop", stop)
+    assert bfrun.cli.main(["--stop", "x"]) == 130
+    text = "bfrun: interrupted; bfrun --list names the jobs that run\n"
+    assert capsys.readouterr().err == text
 
 
 def test_only_rank_beyond_the_last(capsys):
