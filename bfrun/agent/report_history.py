@@ -29,7 +29,8 @@ from bfrun.frames.rank_to_driver import (
 )
 
 _OF_AGENTS = (Hello, RankStarted, RankNotStarted, RankExited, RankVanished, RankStopped)
-# The others ask for an answer at once, or belong to jobs that do not detach.
+# Of the frames that ask for an answer, only the records of a rendezvous are kept; for
+# a stall report the ranks ask again. The others belong to jobs that do not detach.
 _OF_RANKS = frozenset(
     frame.kind
     for frame in (Failing, Goodbye, Publish, RankExcluded, StopRequest, ThreadFailed)

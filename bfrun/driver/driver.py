@@ -196,7 +196,7 @@ def _drive(
     try:
         leftovers = job.run()
         if leftovers is None:
-            give_up = _patience(_LAST_OUTPUT_S)
+            give_up = _expires_after(_LAST_OUTPUT_S)
     finally:
         all_shown = job.printer.close(give_up)
         job.close()
@@ -226,7 +226,7 @@ def _drive(
     return replace(verdict, unread=not all_shown)
 
 
-def _patience(seconds: float) -> Callable[[], bool]:
+def _expires_after(seconds: float) -> Callable[[], bool]:
     """Return a function that says whether so much time has passed since now."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() > until

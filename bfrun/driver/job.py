@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bfrun.agent.output_ring import LIMIT_NBYTES
 from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
@@ -363,7 +364,8 @@ class Job:
     def _on_output_lost(self, frame: OutputLost) -> None:
         self.printer.say(
             f"bfrun: {count(frame.nbytes, 'byte')} of the output of rank {frame.rank} "
-            "were lost, because its agent keeps only the last 16 MiB without a bfrun"
+            "were lost, because its agent keeps only the last "
+            f"{LIMIT_NBYTES >> 20} MiB without a bfrun"
         )
 
     def _on_stdin_taken(self, frame: StdinTaken) -> None:

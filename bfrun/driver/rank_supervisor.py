@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -128,7 +127,7 @@ class RankSupervisor:
         self.membership.started = started
         self._replays = True
         for at, frame in reports:
-            self.membership.clock = functools.partial(float, at)
+            self.membership.clock = _fixed_clock(at)
             self.handlers[type(frame)](frame)
         self.membership.clock = time.monotonic
         self._replays = False
@@ -383,3 +382,7 @@ class RankSupervisor:
                     "functions that bfrun.run starts have results"
                 )
             self._task.take(rank, said)
+
+
+def _fixed_clock(at: float) -> Callable[[], float]:
+    return lambda: at
