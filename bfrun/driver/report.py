@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bfrun.driver.membership import Failure, first_failure
 from bfrun.wording import count, format_ranks
+
+# Losses that the report lists one by one.
+_MOST_LOSSES = 16
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,15 @@ def _blame(first: Failure, left_early: Mapping[int, str]) -> str:
 
 
 def _lost(losses: Sequence[Failure]) -> str:
-    """Return the failures that a job has survived, as a phrase."""
+    """Return the failures that a job has survived, as a phrase.
+
+    In a long job with restarts there may be hundreds, which are only counted.
+    """
+    if len(losses) > _MOST_LOSSES:
+        causes = Counter(loss.cause for loss in losses).most_common()
+        each = ", ".join(f"{number} x {cause}" for cause, number in causes)
+        ranks = format_ranks(sorted({loss.rank for loss in losses}), noun=True)
+        return f"lost {ranks} ({len(losses)} losses: {each})"
     return "lost " + ", ".join(
         f"rank {loss.rank} ({loss.cause}) after {loss.at_s:.1f} s" for loss in losses
     )

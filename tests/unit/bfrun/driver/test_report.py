@@ -105,6 +105,16 @@ def test_losses_are_reported_although_the_job_succeeded():
     )
 
 
+def test_many_losses_are_counted():
+    losses = [failure(rank % 4, "SIGKILL") for rank in range(14)]
+    losses += [failure(7, "stopped")] * 3
+    result = verdict(losses=losses, joined=range(8), world_size=8)
+    assert result.report == (
+        "bfrun: finished with 8 of 8 ranks; lost ranks 0-3, 7 (17 losses: 14 x "
+        "SIGKILL, 3 x stopped); 0 processes left on 2 hosts"
+    )
+
+
 def test_a_failure_after_losses_names_them():
     result = verdict([failure(1)], losses=[failure(2, "SIGKILL")], world_size=3)
     assert result.exit_code == 3
