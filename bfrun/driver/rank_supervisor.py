@@ -256,7 +256,7 @@ class RankSupervisor:
             return
         for rank in respawns.due(now):
             if self.membership.members[rank].ended and self._starts is not None:
-                respawns.started(rank)
+                respawns.started(rank, now)
                 self._kill_at.pop(rank, None)
                 if self._task is not None:
                     self._task.forget(rank)
