@@ -117,8 +117,8 @@ class Admission:
             # The training has ended before its first check.
             world = self._next.everybody.world
             world.retire()
-            if (feed := world.rendezvous.news) is not None:
-                self._agent.close_feed(feed)
+            if world.news is not None:
+                self._agent.close_feed(world.news)
 
     def check(self) -> bool:
         """Count a check of the state, and change to a generation that begins at it.
@@ -361,9 +361,8 @@ def _retire(
         _await_all(after, f"{_NAME}.detached")
     if before is not None:
         before.world.retire()
-        feed = before.world.rendezvous.news
-        if feed is not None:
-            agent.close_feed(feed)
+        if before.world.news is not None:
+            agent.close_feed(before.world.news)
 
 
 def _await_all(comm: Communicator, name: str) -> None:

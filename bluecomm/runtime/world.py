@@ -80,6 +80,8 @@ class World:
         self.recorder = recorder
         self.rendezvous = rendezvous
         self.assignment = rendezvous.assignment
+        # The rendezvous may pass the news of a later world at the end of this one.
+        self.news = rendezvous.news
         self.memory = memory
         self.pid = os.getpid()
         self.rank = self.assignment.rank

@@ -9,6 +9,8 @@ import bluecomm as bf
 from bluecomm.elastic import admission as module
 from bluecomm.elastic.admission import obstacle
 from bluecomm.optim.registry import names_that_survive_losses
+from bluecomm.runtime import current_communicator
+from bluecomm.runtime.rendezvous.agent_connection import NewsFeed
 from bluecomm.runtime.rendezvous.rendezvous import SoloRendezvous
 
 
@@ -49,6 +51,22 @@ def test_windows():
     assert obstacle() == "windows exist: w"
     bf.win_free("w")
     assert obstacle() == ""
+
+
+def test_a_world_that_ends_closes_its_own_news_and_not_those_of_the_next(monkeypatch):
+    first, second = NewsFeed(), NewsFeed()
+    bf.shutdown()
+    monkeypatch.setattr(SoloRendezvous, "news", first)
+    bf.init()
+    before = current_communicator()
+    # As when the ranks have changed to another generation.
+    monkeypatch.setattr(SoloRendezvous, "news", second)
+    monkeypatch.setattr(module, "_await_all", lambda comm, name: None)
+    closed = []
+    agent = SimpleNamespace(close_feed=closed.append)
+    agreement = SimpleNamespace(close=lambda: None)
+    module._retire(before, before, agreement, agent)
+    assert closed == [first]
 
 
 def test_a_check_at_which_a_round_fails_changes_nothing(monkeypatch):
