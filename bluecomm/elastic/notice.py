@@ -72,6 +72,7 @@ class StopAgreement:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._comm = current_communicator()
         self._changed = threading.Condition()
         self._calls = 0
         self._requested = False
@@ -105,16 +106,21 @@ class StopAgreement:
             return self._first is not None and self._calls >= self._first
 
     def _propose(self) -> None:
-        """Start the agreement, in the thread that hears the notice."""
+        """Start the agreement, in the thread that hears the notice.
+
+        This rank may train in a later generation by now. It answers nevertheless, as
+        others may still be in this one, and would wait for it.
+        """
         with self._changed:
             self._is_given = True
             calls = self._calls
         try:
-            if current_communicator().world is not self.world:
-                return  # the world in which the ranks train now has its own notice
             # Where the job survives losses, the ranks that are left repeat it.
             handle = allreduce_nonblocking(
-                torch.tensor([calls]), op=Max, name="elastic.stop"
+                torch.tensor([calls]),
+                op=Max,
+                name="elastic.stop",
+                process_set=self._comm,
             )
             handle.on_finish(lambda: self._decide(handle))
         except BluecommError:

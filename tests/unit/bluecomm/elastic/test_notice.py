@@ -82,6 +82,24 @@ def test_ranks_that_do_not_answer_are_an_error(world, monkeypatch):
         agreement.ask(noticed=False)
 
 
+def test_a_rank_that_has_changed_to_another_world_answers_in_this_one(
+    world, monkeypatch
+):
+    """Otherwise a rank that changes one step later waits for it until the deadline."""
+    started = []
+
+    def start(*args, process_set, **kwargs):
+        started.append(process_set.world)
+        return SimpleNamespace(on_finish=lambda callback: None)
+
+    StopAgreement(world)
+    monkeypatch.setattr(module, "allreduce_nonblocking", start)
+    later = SimpleNamespace(world=object())
+    monkeypatch.setattr(module, "current_communicator", lambda: later)
+    world.notice.give()
+    assert started == [world]
+
+
 @pytest.mark.parametrize("when", ["start", "wait"])
 def test_a_loss_during_the_agreement_stops_at_once(world, monkeypatch, when):
     def fail(*args, **kwargs):
