@@ -1,4 +1,7 @@
-"""The prctl calls that Python does not have. Part of the agent: Python 3.8."""
+"""The prctl calls that Python does not have, and which kernel runs.
+
+Part of the agent: Python 3.8.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,19 @@ def become_subreaper() -> None:
 def set_name(name: str) -> None:
     """Set the name of this process in ``ps`` and ``top``, at most 15 characters."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode("ascii")))
+
+
+def machine_id() -> str:
+    """Return a text that names the running kernel and this PID namespace.
+
+    Processes with the same text see each other in /proc. A machine has another one
+    after it was started again. Returns "" where /proc does not tell.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _prctl(option: int, argument: Any) -> None:

@@ -72,6 +72,33 @@ class ProcessConnection(abc.ABC):
         self.close()
 
 
+class NoConnection(ProcessConnection):
+    """Stands for the connection to a program that could not be reached."""
+
+    def fileno(self) -> int:
+        """Return no descriptor."""
+        return -1
+
+    def receive(self, nbytes: int) -> bytes | None:
+        """Return the end of the stream."""
+        return b""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Raise, because nobody reads."""
+        raise ConnectionError("it has not been reached")
+
+    def diagnosis(self) -> str:
+        """Return nothing."""
+        return ""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return None, because nothing is known of the program's end."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Launcher(abc.ABC):
     """One way to start programs. A launcher may serve many hosts."""
 
@@ -97,6 +124,10 @@ class Launcher(abc.ABC):
             LaunchError: The host cannot be reached or the program cannot be started.
                 Names host, reason and remedy.
         """
+
+    def is_local(self, host: Host) -> bool:
+        """Return whether programs on ``host`` are children of this process."""
+        return False
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -101,5 +101,8 @@ class LocalLauncher(Launcher):
                 f"'{argv[0]}': {error}; name an interpreter with --python"
             ) from error
 
+    def is_local(self, host: Host) -> bool:
+        return True
+
     def close(self) -> None:
         """Do nothing, because connections share nothing."""

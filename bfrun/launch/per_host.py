@@ -63,6 +63,10 @@ class PerHostLauncher(Launcher):
             return self._ssh.start(host, argv, timeout_s)
         return self._local.start(host, argv, timeout_s)
 
+    def is_local(self, host: Host) -> bool:
+        """Return whether ``host`` is this machine; see :class:`Launcher`."""
+        return host not in self._remote
+
     def close(self) -> None:
         """Close every connection."""
         if self._ssh is not None:

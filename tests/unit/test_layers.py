@@ -73,7 +73,10 @@ BFRUN_FROM_BLUECOMM = {
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that may have only Python.
-AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
+AGENT_ROOTS = {
+    *("bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"),
+    "bfrun.agent.relay",
+}
 
 
 class Import(NamedTuple):
