@@ -225,10 +225,10 @@ def add_detaching(group: argparse._ArgumentGroup) -> None:
         dest="detached_limit_s",
         type=_limit_seconds,
         metavar="S",
-        help="with --on-failure continue, on this machine: seconds for which the ranks "
-        "go on after SIGHUP or the death of bfrun, until another one attaches; 0: they "
-        "end with bfrun (default: 600, or 0 for jobs that cannot detach, see "
-        "docs/survival.md)",
+        help="with --on-failure continue: seconds for which the ranks go on after "
+        "SIGHUP or the death of bfrun, until another one attaches; 0: they end with "
+        "bfrun (default: 600; 0 for jobs that cannot detach, and over SSH without "
+        "--job-name, see docs/survival.md)",
     )
     group.add_argument(
         "--job-name",

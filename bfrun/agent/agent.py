@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bfrun.agent.attach_server import AttachServer
-from bfrun.agent.driver_connection import DriverConnection
+from bfrun.agent.driver_connection import DriverConnection, drop_errors
 from bfrun.agent.family import Family
 from bfrun.agent.limits import raise_file_limit
 from bfrun.agent.machine import clock_reading, ready_frame
@@ -294,6 +294,8 @@ class Agent:
         """Go on without a driver until another one attaches, or the time is up."""
         assert self._job is not None
         self._connection.detach()
+        if self._job.outlives_silence:
+            drop_errors()
         self._output.detach(self._ranks.values())
         self._detached_until = now + self._job.detached_limit_s
 
@@ -381,13 +383,19 @@ class Agent:
 
     def _notice_hang_up(self, now: float) -> None:
         """Detach if the driver has hung up without ending the job."""
-        has_hung_up = self._connection.is_attached and self._connection.ended
-        if self._attach_server is None or not has_hung_up:
+        if self._attach_server is None or not self._has_hung_up():
             return
         # It may have told the agent to end the job before it hung up.
         self._connection.read_rest()
         if self._may_detach:
             self._detach(now)
+
+    def _has_hung_up(self) -> bool:
+        """Return whether the driver has hung up, or is silent and counts as ended."""
+        outlives_silence = self._job is not None and self._job.outlives_silence
+        connection = self._connection
+        ended = connection.lost() if outlives_silence else connection.ended
+        return connection.is_attached and ended
 
     def _has_no_driver(self, now: float) -> bool:
         """Return whether to end the ranks, because nobody drives them."""

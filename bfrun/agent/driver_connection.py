@@ -28,6 +28,14 @@ PAUSED_BEAT = b"P"
 _READ_NBYTES = 256 << 10
 
 
+def drop_errors() -> None:
+    """Send standard error to /dev/null, because SSH does not read it any more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
 class DriverConnection:
     """Frames to and from the driver, at first over standard input and output.
 

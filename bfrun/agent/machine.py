@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 
+from bfrun.agent.kernel import machine_id
 from bfrun.agent.limits import host_limits
 from bfrun.agent.ports import free_port
 from bfrun.frames.agent_to_driver import ClockReading, Ready
@@ -27,6 +28,7 @@ def ready_frame(guard_pid: int, folder: str) -> Ready:
         executable=sys.executable,
         free_port=free_port(),
         limits=host_limits(),
+        machine_id=machine_id(),
     )
 
 

@@ -17,8 +17,9 @@ from bfrun.frames.driver_to_agent import Attach, Beat
 from bfrun.frames.frame import Frame, decode
 from bfrun.hosts import Host
 from bfrun.launch.archive import source_archive
-from bfrun.launch.base import Launcher, ProcessConnection
+from bfrun.launch.base import Launcher, NoConnection, ProcessConnection
 from bfrun.launch.bootstrap import AGENT_FILES, MarkerFilter, agent_argv, new_marker
+from bfrun.launch.relay import ReachedAgent
 from bfrun.silence import MARGIN_S, SilenceTimer
 
 BEAT_EVERY_S = 1.0
@@ -57,6 +58,7 @@ class AgentSession:
         self.past: list[Past] = []
         self.started: float | None = None
         self._is_parent = True  # only a parent learns the exit status
+        self._is_asking = False
         self._archive = memoryview(archive)
         self._filter = MarkerFilter(marker)
         self._parser = MessageParser()
@@ -89,7 +91,14 @@ class AgentSession:
 
     @classmethod
     def attach(
-        cls, host: Host, connection: ProcessConnection, key: str, link_timeout_s: float
+        cls,
+        host: Host,
+        connection: ProcessConnection,
+        key: str,
+        link_timeout_s: float,
+        *,
+        marker: bytes = b"",
+        archive: bytes = b"",
     ) -> AgentSession:
         """Take over a running agent, without waiting for its ``attached`` frame.
 
@@ -98,11 +107,66 @@ class AgentSession:
             connection: Connection to the agent, owned by the session from now on.
             key: Key of the job, which proves that this driver may take over.
             link_timeout_s: Seconds that the network may carry nothing.
+            marker: Bytes that come before the agent's first frame.
+            archive: Bytes to send before the first frame.
         """
-        session = cls(host, connection, b"", b"", link_timeout_s)
-        session._is_parent = False
-        session.send(Attach(key=key))
+        session = cls(host, connection, marker, archive, link_timeout_s)
+        session._ask(key)
         return session
+
+    @classmethod
+    def unreached(cls, host: Host, reason: str, link_timeout_s: float) -> AgentSession:
+        """Return the lost session of an agent that could not be reached.
+
+        Args:
+            host: The host.
+            reason: Why it could not be reached.
+            link_timeout_s: Seconds that the network may carry nothing.
+        """
+        session = cls(host, NoConnection(), b"", b"", link_timeout_s)
+        session._is_parent = False
+        session._lose(reason)
+        return session
+
+    def renew(self, reached: ReachedAgent, key: str) -> None:
+        """Take the agent over again after the session was lost.
+
+        Args:
+            reached: Another connection to the agent, owned by the session from now on.
+            key: Key of the job.
+        """
+        self.connection.leave()
+        self.connection = reached.connection
+        self._archive = memoryview(reached.archive)
+        self._filter = MarkerFilter(reached.marker)
+        self._parser = MessageParser()
+        self._queue = SendQueue()
+        self._silence.heard()
+        self.lost, self.silent = "", False
+        self.past, self.started = [], None
+        self._ask(key)
+
+    def _ask(self, key: str) -> None:
+        """Ask the agent to take this driver, and send nothing else until it has."""
+        self._is_parent = False
+        self._queue.put(Attach(key=key).to_message())
+        self._is_asking = True
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the agent gets the frames that are sent now."""
+        return not self.lost and not self._is_asking
+
+    @property
+    def has_surely_ended(self) -> bool:
+        """Whether the agent is lost, and its guard has ended after all its processes.
+
+        A connection that has ended does not prove it, nor does a guard that was killed.
+        """
+        if not self.lost:
+            return False
+        status = self.connection.wait(0.0)
+        return status is not None and status >= 0
 
     @property
     def has_backlog(self) -> bool:
@@ -110,8 +174,8 @@ class AgentSession:
         return bool(self._archive or self._queue)
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame, unless the agent is lost."""
-        if not self.lost:
+        """Queue a frame, unless the agent is lost or has not taken this driver yet."""
+        if self.is_reached:
             self._queue.put(frame.to_message())
 
     def flush(self) -> None:
@@ -119,7 +183,7 @@ class AgentSession:
         if self.lost or self.ended:
             return
         now = time.monotonic()
-        if now >= self._beat_due and not self.has_backlog:
+        if now >= self._beat_due and not self.has_backlog and not self._is_asking:
             self._beat_due = now + BEAT_EVERY_S
             self._queue.put(Beat().to_message())
         try:
@@ -168,6 +232,7 @@ class AgentSession:
             self.past.append(frame)
         elif isinstance(frame, Attached):
             self.started = time.monotonic() - frame.age_s
+            self._is_asking = False
         return isinstance(frame, (Beat, Ready, Past, Attached))
 
     def check(self) -> None:
@@ -175,6 +240,10 @@ class AgentSession:
         if self.ready and not self.lost and not self.ended and self._silence.expired():
             self.silent = True
             self._lose(f"it was silent for {self._silence.limit_s:g} s")
+
+    def give_up(self, reason: str) -> None:
+        """Treat the agent as lost."""
+        self._lose(reason)
 
     def _lose(self, reason: str) -> None:
         self.lost = reason

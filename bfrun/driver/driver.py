@@ -10,17 +10,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bfrun.config import LaunchConfig
+from bfrun.driver.agent_search import AgentSearch, search_limit_s
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.agent_start import Interrupted, start_agents
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.driver.hints import hint_of
 from bfrun.driver.job import Job
-from bfrun.driver.job_record import HeldRecord
+from bfrun.driver.job_record import HeldRecord, NoSuchJob
 from bfrun.driver.report import Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch
 from bfrun.driver.takeover import (
     Takeover,
+    address_of,
+    check_ended,
     connect,
+    connect_over_ssh,
     plan_of,
     record_of,
     settings_of,
@@ -28,6 +32,7 @@ from bfrun.driver.takeover import (
 )
 from bfrun.errors import LaunchError
 from bfrun.launch.base import Launcher
+from bfrun.launch.relay import reach_agent
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import Printer
 from bfrun.output.streams import remark, takes_text
@@ -89,7 +94,7 @@ def judge_job(
         record = None
         try:
             check_capacity(plan, sessions)
-            record = _make_record(plan, config, sessions)
+            record = _make_record(plan, config, sessions, launcher)
             return _drive(plan, config, sessions, signals, task, record)
         except LaunchError:  # no rank runs
             if record is not None:
@@ -103,7 +108,10 @@ def judge_job(
 
 
 def _make_record(
-    plan: LaunchPlan, config: LaunchConfig, sessions: list[AgentSession]
+    plan: LaunchPlan,
+    config: LaunchConfig,
+    sessions: list[AgentSession],
+    launcher: Launcher,
 ) -> HeldRecord | None:
     """Return the record of a new job, or None if the job ends with this process.
 
@@ -113,7 +121,7 @@ def _make_record(
     if not config.detached_limit_s:
         return None
     try:
-        return HeldRecord.create(record_of(plan, config, sessions))
+        return HeldRecord.create(record_of(plan, config, sessions, launcher))
     except LaunchError as error:
         if config.must_detach:
             raise
@@ -133,7 +141,8 @@ def attach_job(
         is_to_end: Whether to end the job, as after SIGTERM.
 
     Raises:
-        LaunchError: An agent does not answer.
+        LaunchError: An agent does not answer. Of several hosts, at least one must be
+            reached.
         NoSuchJob: All agents have ended, or are about to.
     """
     job = record.record
@@ -142,13 +151,23 @@ def attach_job(
     sessions: list[AgentSession] = []
     with SignalWatch() as signals:
         try:
-            sessions = connect(job, config.link_timeout_s)
-            takeover = take_over(sessions, signals, is_to_end=is_to_end)
+            if job.is_over_ssh:
+                sessions = connect_over_ssh(job, config)
+            else:
+                sessions = connect(job, config.link_timeout_s)
+            takeover = take_over(
+                sessions, signals, is_over_ssh=job.is_over_ssh, is_to_end=is_to_end
+            )
             return _drive(plan, config, sessions, signals, None, record, takeover)
         except Interrupted as error:
             name = signal.Signals(error.number).name
             text = f"bfrun: ended by {name} before it was attached; the job goes on"
             return Verdict(128 + error.number, text)
+        except NoSuchJob:
+            if job.is_over_ssh:
+                check_ended(sessions)
+                record.remove()
+            raise
         finally:
             for session in sessions:
                 session.close()
@@ -183,6 +202,7 @@ def _drive(
         task,
         record=record,
         takeover=takeover,
+        make_search=_search_maker(record, config, sessions, signals),
     )
     if takeover is not None and record is not None:
         job.printer.say(f"bfrun: attached to job {record.record.name}")
@@ -204,7 +224,9 @@ def _drive(
         job.detach()
         assert record is not None
         return Verdict(128 + signal.SIGHUP, _farewell(job, config, record.record.name))
-    if record is not None:
+    if record is not None and record.record.is_over_ssh and leftovers.silent:
+        record.release()  # --stop may reach the rest later
+    elif record is not None:
         record.remove()
     number = job.interrupted_by
     verdict = make_verdict(
@@ -224,6 +246,26 @@ def _drive(
         hint_of=functools.partial(hint_of, config),
     )
     return replace(verdict, unread=not all_shown)
+
+
+def _search_maker(
+    record: HeldRecord | None,
+    config: LaunchConfig,
+    sessions: list[AgentSession],
+    signals: SignalWatch,
+) -> Callable[[AgentSession], AgentSearch] | None:
+    """Return what makes the search for a lost agent, or None if there is none."""
+    if record is None or not record.record.is_over_ssh:
+        return None
+    job = record.record
+    address = dict(zip(sessions, map(address_of, job.hosts), strict=True))
+    limit_s = search_limit_s(config.detached_limit_s or 0.0, config.link_timeout_s)
+
+    def make(session: AgentSession) -> AgentSearch:
+        reach = functools.partial(reach_agent, address[session], config)
+        return AgentSearch(session, reach, job.key, limit_s, signals.wake)
+
+    return make
 
 
 def _expires_after(seconds: float) -> Callable[[], bool]:

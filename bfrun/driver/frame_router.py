@@ -28,6 +28,10 @@ class FrameRouter:
             for spec in host.processes
         }
         self._shown: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        # Output of each rank that has arrived and has not been shown. Agents that have
+        # been reached again send some of it anew, and must not count it twice.
+        self._unshown: dict[int, int] = {}
+        self._repeated: dict[int, int] = {}
 
     @property
     def has_backlog(self) -> bool:
@@ -66,6 +70,19 @@ class FrameRouter:
         for ranks, frame in answers:
             self.to_ranks(ranks, frame)
 
+    def reaches(self, rank: int) -> bool:
+        """Return whether the agent of a rank gets the frames that are sent now."""
+        return self._session_of[rank].is_reached
+
+    def note_arrived(self, rank: int, nbytes: int) -> None:
+        """Note that output of a rank has arrived."""
+        self._unshown[rank] = self._unshown.get(rank, 0) + nbytes
+
+    def note_repeated(self, ranks: Iterable[int]) -> None:
+        """Note that an agent sends again what has not been shown of its ranks."""
+        for rank in ranks:
+            self._repeated[rank] = self._unshown.get(rank, 0)
+
     def note_shown(self, rank: int, nbytes: int) -> None:
         """Note that output of a rank has been shown. Safe to call from any thread."""
         self._shown.put((rank, nbytes))
@@ -77,5 +94,10 @@ class FrameRouter:
             rank, nbytes = self._shown.get()
             shown[rank] = shown.get(rank, 0) + nbytes
         for rank, nbytes in shown.items():
-            if nbytes:
-                self.to_agent_of(rank, OutputShown(rank=rank, nbytes=nbytes))
+            self._unshown[rank] = self._unshown.get(rank, 0) - nbytes
+            repeated = min(nbytes, self._repeated.get(rank, 0))
+            if repeated:
+                self._repeated[rank] -= repeated
+            if nbytes > repeated:
+                frame = OutputShown(rank=rank, nbytes=nbytes - repeated)
+                self.to_agent_of(rank, frame)

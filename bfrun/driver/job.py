@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import selectors
 import signal
@@ -12,9 +13,10 @@ from typing import Any
 from bfrun.agent.output_ring import LIMIT_NBYTES
 from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
+from bfrun.driver.agent_search import AgentSearch, LostAgents, search_limit_s
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.frame_router import FrameRouter
-from bfrun.driver.job_record import HeldRecord
+from bfrun.driver.job_record import TOUCH_EVERY_S, HeldRecord
 from bfrun.driver.membership import first_failure
 from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
@@ -23,7 +25,7 @@ from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frames import StartFrames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.suspend import send_rest, suspend
-from bfrun.driver.takeover import Takeover
+from bfrun.driver.takeover import Takeover, reports_of
 from bfrun.driver.trace_collector import TraceCollector
 from bfrun.frames.agent_to_driver import (
     AgentEnded,
@@ -66,6 +68,8 @@ class Job:
         task: The call that ranks make, if they run no program.
         record: Record of the job, if it may detach.
         takeover: What happened before, if the job runs already.
+        make_search: Makes the search for an agent whose connection has ended. None if
+            that means the end of its ranks.
 
     Attributes:
         interrupted_by: The signal with which the user has ended the job, or None.
@@ -83,6 +87,7 @@ class Job:
         *,
         record: HeldRecord | None = None,
         takeover: Takeover | None = None,
+        make_search: Callable[[AgentSession], AgentSearch] | None = None,
     ) -> None:
         self._plan = plan
         self._config = config
@@ -90,6 +95,10 @@ class Job:
         self._signals = signals
         self._task = task
         self._router = FrameRouter(plan, sessions)
+        self._ranks_of = {
+            session: [spec.rank for spec in host.processes]
+            for host, session in zip(plan.hosts, sessions, strict=True)
+        }
         self.printer = make_printer(self._on_shown)
         self._shutdown = Shutdown()
         self._ranks = RankSupervisor(
@@ -104,6 +113,12 @@ class Job:
         self.detached_by = ""
         self._record = record
         self._takeover = takeover
+        self._lost_agents: LostAgents | None = None
+        if make_search is not None:
+            self._lost_agents = LostAgents(
+                make_search, self._ranks.agent_lost, self.printer.say
+            )
+        self._touch_at = 0.0
         self._selector = selectors.PollSelector()
         self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             **self._ranks.handlers,
@@ -130,9 +145,7 @@ class Job:
             self._selector.register(self._signals.fd, selectors.EVENT_READ)
             for session in self._sessions:
                 if not session.lost:
-                    self._selector.register(
-                        session.connection, selectors.EVENT_READ, session
-                    )
+                    self._watch(session)
             while not self._finished():
                 self._turn()
                 if self.detached_by:
@@ -143,7 +156,9 @@ class Job:
         return leftovers
 
     def close(self) -> None:
-        """Delete the collected traces."""
+        """Delete the collected traces, and end the searches for agents."""
+        if self._lost_agents is not None:
+            self._lost_agents.close()
         if self._traces is not None:
             self._traces.close()
 
@@ -157,6 +172,7 @@ class Job:
             secret=secrets.token_hex(32),
             master_port=ready.free_port,
             attach_key=self._record.record.key if self._record is not None else "",
+            outlives_silence=self._lost_agents is not None,
         )
         self._ranks.start_with(starts)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
@@ -191,13 +207,24 @@ class Job:
         if self._traces is not None and (question := self._traces.question(now)):
             self._router.to_agents(question)
         self._watch_agents()
+        self._touch_record(now)
         self._step(now)
 
+    def _watch(self, session: AgentSession) -> None:
+        self._selector.register(session.connection, selectors.EVENT_READ, session)
+
+    def _unwatch(self, session: AgentSession) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(session.connection)
+
     def _receive(self, session: AgentSession) -> None:
-        for frame in session.receive():
+        frames = session.receive()
+        if self._lost_agents is not None and self._lost_agents.is_back(session):
+            self._reunite(session)
+        for frame in frames:
             self._take(session, frame)
         if session.lost:
-            self._selector.unregister(session.connection)
+            self._unwatch(session)
 
     def _take(self, session: AgentSession, frame: Frame) -> None:
         """Act on a frame of an agent."""
@@ -209,6 +236,12 @@ class Job:
         else:
             self._handlers[type(frame)](frame)
 
+    def _touch_record(self, now: float) -> None:
+        if self._lost_agents is not None and now >= self._touch_at:
+            assert self._record is not None
+            self._touch_at = now + TOUCH_EVERY_S
+            self._record.touch()
+
     def _watch_stdin(self) -> None:
         if self._stdin is None:
             return
@@ -219,13 +252,45 @@ class Job:
             self._selector.unregister(self._stdin.fd)
 
     def _watch_agents(self) -> None:
-        for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+        for session, ranks in self._ranks_of.items():
             session.check()
-            if session.lost and not session.ended:
-                ranks = [spec.rank for spec in host.processes]
-                if any(not self.membership.members[rank].ended for rank in ranks):
-                    noticed_after_s = MARGIN_S if session.silent else 0.0
-                    self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
+            # Ranks that have not met end with the connection of their agent.
+            if self._lost_agents is not None and self._ranks.has_met:
+                self._look_for(session, ranks, self._lost_agents)
+            elif session.lost and not session.ended and self._has_rank(ranks):
+                noticed_after_s = MARGIN_S if session.silent else 0.0
+                self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
+
+    def _has_rank(self, ranks: list[int]) -> bool:
+        return any(not self.membership.members[rank].ended for rank in ranks)
+
+    def _look_for(
+        self, session: AgentSession, ranks: list[int], lost_agents: LostAgents
+    ) -> None:
+        """Try to reach an agent again if its connection has ended."""
+        was_lost = bool(session.lost)
+        if was_lost:
+            self._unwatch(session)
+        lost_agents.step(session, ranks, time.monotonic())
+        if was_lost and not session.lost:
+            self._watch(session)
+
+    def _reunite(self, session: AgentSession) -> None:
+        """Go on with an agent that has been reached again."""
+        ranks = self._ranks_of[session]
+        self._router.note_repeated(ranks)
+        for rank in ranks:
+            self._end_lines(rank)  # the agent sends them again from their beginnings
+        self._ranks.reunite(ranks, reports_of(session))
+        if self._shutdown.ended:
+            session.send(EndRanks())
+        elif self.membership.ending:
+            session.send(SignalRanks(signum=int(signal.SIGTERM)))
+
+    def _has_no_rank(self) -> bool:
+        """Return whether all ranks have ended, as far as the agents can be asked."""
+        unreached = self._lost_agents.ranks if self._lost_agents is not None else ()
+        return self.membership.all_ended_but(unreached)
 
     def _step(self, now: float) -> None:
         """Take the next step of the shutdown if it is due."""
@@ -238,7 +303,7 @@ class Job:
             self.detached_by = ""  # the job ends, so nobody could take it over
         if self.detached_by:
             return
-        action = self._shutdown.step(now, self.membership.all_ended)
+        action = self._shutdown.step(now, self._has_no_rank())
         if action is Action.TERMINATE:
             if self.interrupted_by is None:
                 self._tell_survivors()
@@ -292,7 +357,13 @@ class Job:
                 self._left[name] += 1
             else:
                 silent.append(name)
-        return Leftovers(len(self._sessions), self._left, silent)
+        limit_s = _GUARD_LIMIT_S
+        if self._lost_agents is not None:
+            config = self._config
+            limit_s = search_limit_s(
+                config.detached_limit_s or 0.0, config.link_timeout_s
+            )
+        return Leftovers(len(self._sessions), self._left, silent, limit_s)
 
     # The user
 
@@ -354,11 +425,16 @@ class Job:
     # Frames of the agents
 
     def _on_output(self, frame: Output) -> None:
-        self.printer.feed(frame.rank, frame.stream, text_to_bytes(frame.data))
+        data = text_to_bytes(frame.data)
+        self._router.note_arrived(frame.rank, len(data))
+        self.printer.feed(frame.rank, frame.stream, data)
+
+    def _end_lines(self, rank: int) -> None:
+        for stream in ("stdout", "stderr"):
+            self.printer.feed(rank, stream, b"")
 
     def _on_output_closed(self, frame: OutputClosed) -> None:
-        for stream in ("stdout", "stderr"):
-            self.printer.feed(frame.rank, stream, b"")
+        self._end_lines(frame.rank)
         self._ranks.output_closed(frame.rank)
 
     def _on_output_lost(self, frame: OutputLost) -> None:

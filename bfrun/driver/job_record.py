@@ -28,6 +28,10 @@ _SUFFIX = ".json"
 _LOOK_S = 0.02
 _PID_WIDTH = 10
 _MOST_NBYTES = 1 << 24
+# Added to the time for which agents go on without a driver: two touches may be as far
+# apart as TOUCH_EVERY_S, and ranks need a moment to end.
+TOUCH_EVERY_S = 10.0
+_MARGIN_S = 60.0
 
 
 class NoSuchJob(LaunchError):
@@ -42,12 +46,22 @@ class HostRecord(Structure):
         socket: Path of the socket at which its agent takes another driver.
         guard_pid: Process id of the agent's guard.
         ranks: Fields of ``env.Placement`` for each rank.
+        user: Login name for SSH, if the user named one.
+        is_remote: Whether the host is reached over SSH.
+        agent_pid: Process id of the agent.
+        python: Interpreter of the agent.
+        machine_id: Names the kernel that runs the agent.
     """
 
     name: str
     socket: str
     guard_pid: int
     ranks: list[dict[str, int]]
+    user: str | None = None
+    is_remote: bool = False
+    agent_pid: int = 0
+    python: str = ""
+    machine_id: str = ""
 
 
 class RunningJob(Structure):
@@ -77,6 +91,11 @@ class RunningJob(Structure):
     def world_size(self) -> int:
         """Number of ranks at the start."""
         return sum(len(host.ranks) for host in self.hosts)
+
+    @property
+    def is_over_ssh(self) -> bool:
+        """Whether some hosts are reached over SSH."""
+        return any(host.is_remote for host in self.hosts)
 
 
 class HeldRecord:
@@ -170,6 +189,14 @@ class HeldRecord:
         os.lseek(self._fd, 0, os.SEEK_SET)
         write_all(self._fd, data)
         os.ftruncate(self._fd, len(data))
+
+    def touch(self) -> None:
+        """Note in the time of the file that a driver lives.
+
+        When the limit for a job without a driver has passed since, the job has ended.
+        """
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
 
     @property
     def is_removed(self) -> bool:
@@ -315,13 +342,23 @@ def _has_ended(fd: int) -> bool:
 
     An empty one is left by a driver that was killed before it started ranks. If the
     file has another version's format, only the places of the sockets must be the same.
+    Agents of other hosts cannot be asked here, but end when their limit has passed.
     """
     data = os.pread(fd, _MOST_NBYTES, 0)
+    record = _read(fd)
+    if record is not None and record.is_over_ssh:
+        return time.time() - os.fstat(fd).st_mtime > _most_s(record)
     try:
         sockets = [str(host["socket"]) for host in json.loads(data)["hosts"]]
     except (ValueError, TypeError, KeyError):
         return not data
     return bool(sockets) and not any(map(answers, sockets))
+
+
+def _most_s(record: RunningJob) -> float:
+    """Return the seconds after which no agent of a job without a driver is left."""
+    names = ("detached_limit_s", "link_timeout_s")
+    return sum(float(record.settings[name]) for name in names) + _MARGIN_S
 
 
 def _remove(path: Path, fd: int) -> None:

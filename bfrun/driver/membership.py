@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bfrun.frames.driver_to_rank import RankDamaged, RankFinished, RankFrozen, RankLost
@@ -109,6 +109,17 @@ class Membership:
     def all_ended(self) -> bool:
         """Whether every rank has ended."""
         return all(member.ended for member in self.members.values())
+
+    def all_ended_but(self, unreached: Collection[int]) -> bool:
+        """Return whether no rank is left that the job waits for.
+
+        It does not wait for lost ranks in ``unreached``, whose agents cannot report how
+        their processes have ended.
+        """
+        return all(
+            member.ended or (member.announced and member.rank in unreached)
+            for member in self.members.values()
+        )
 
     @property
     def survivors(self) -> list[int]:
@@ -229,6 +240,10 @@ class Membership:
         error = said.cause if said.peers else f"{said.cause}: {said.reason}"
         if member.is_joining and (said.peers or said.cause == "CommunicationTimeout"):
             # It has waited in vain, or the rank with its state was lost.
+            error = ""
+        if said.cause == "PeerLostError" and not said.peers:
+            # The others have gone on without it. They may be known to do so only later,
+            # if their agents cannot be reached.
             error = ""
         return self._lost(
             member,

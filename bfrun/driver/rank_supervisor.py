@@ -31,6 +31,7 @@ from bfrun.frames.driver_to_agent import Inspect, SignalRanks
 from bfrun.frames.driver_to_rank import (
     QueryPending,
     RankDamaged,
+    RankFinished,
     RankFrozen,
     RankLost,
     StopNotice,
@@ -90,6 +91,9 @@ class RankSupervisor:
         self._ends = False  # a failure ends the job
         self._replays = False
         self._has_given_notice = False
+        # Told to all ranks, and again to ranks that may have missed it.
+        self._announced: list[RankLost | RankFinished] = []
+        self._warnings: set[str] = set()
         # Since when fewer ranks are left than the user wants.
         self._too_few_since: float | None = None
         # When the processes of lost ranks are killed, by rank.
@@ -125,12 +129,41 @@ class RankSupervisor:
         """
         self._records.has_met = True
         self.membership.started = started
+        self._act_on(reports)
+        for frame in self._announced:
+            self._router.to_all_ranks(frame)
+
+    def reunite(
+        self, ranks: Sequence[int], reports: Sequence[tuple[float, Frame]]
+    ) -> None:
+        """Go on with ranks whose agent has been reached again.
+
+        Args:
+            ranks: The ranks.
+            reports: As for ``replay``, from this agent. Most have been acted on.
+        """
+        known = len(self._announced)
+        self._act_on(reports)
+        for frame in self._announced[:known]:
+            self._router.to_ranks(ranks, frame)
+        for frame in self._announced[known:]:
+            self._router.to_all_ranks(frame)
+        if self._has_given_notice:
+            self._router.to_ranks(ranks, StopNotice())
+
+    def _act_on(self, reports: Sequence[tuple[float, Frame]]) -> None:
+        """Act on reports as at the time of their arrival, but tell no rank yet.
+
+        Kill those that others have excluded, because such a rank must not learn that it
+        alone is left.
+        """
         self._replays = True
         for at, frame in reports:
             self.membership.clock = _fixed_clock(at)
             self.handlers[type(frame)](frame)
         self.membership.clock = time.monotonic
         self._replays = False
+        self._kill_lost(time.monotonic())
 
     def step(self, now: float) -> None:
         """Answer ranks whose rendezvous or stall query has timed out."""
@@ -146,17 +179,27 @@ class RankSupervisor:
         for rank, report in self._stalls.reports(alive, now):
             self._router.to_ranks([rank], report)
 
-    def agent_lost(self, ranks: list[int], reason: str, noticed_after_s: float) -> None:
+    def agent_lost(
+        self,
+        ranks: list[int],
+        reason: str,
+        noticed_after_s: float,
+        *,
+        is_certain: bool = True,
+    ) -> None:
         """Note that some ranks are lost with their agent.
 
         Args:
             ranks: The ranks.
             reason: Why the agent is lost.
             noticed_after_s: Seconds since then.
+            is_certain: Whether they have ended for certain. If not, the other ranks are
+                not told, because they would go on without them.
         """
         if self._respawns is not None:
             self._respawns.close(ranks)  # nobody can start these ranks again
-        self._announce(self.membership.agent_lost(ranks, reason), noticed_after_s)
+        changes = self.membership.agent_lost(ranks, reason)
+        self._announce(changes, noticed_after_s, tells_ranks=is_certain)
 
     def give_notice(self, why: str) -> None:
         """Tell all ranks, once, that the job will be ended soon."""
@@ -166,16 +209,23 @@ class RankSupervisor:
             self._say(f"bfrun: {why}: told all ranks that the job will be ended soon")
 
     def _announce(
-        self, changes: Sequence[Change], noticed_after_s: float = 0.0
+        self,
+        changes: Sequence[Change],
+        noticed_after_s: float = 0.0,
+        *,
+        tells_ranks: bool = True,
     ) -> None:
         """Tell every rank of the changes, and act on them."""
         for frame in changes:
-            is_warning = isinstance(frame, (RankDamaged, RankFrozen))
-            if not (self._replays and is_warning):
+            if tells_ranks and not self._replays:
                 self._router.to_all_ranks(frame)
             if isinstance(frame, (RankDamaged, RankFrozen)):
-                self._say(f"bfrun: {frame.text}")
+                if not (self._replays and frame.text in self._warnings):
+                    self._say(f"bfrun: {frame.text}")
+                self._warnings.add(frame.text)
                 continue
+            if tells_ranks:
+                self._announced.append(frame)
             if isinstance(frame, RankLost):
                 self._on_lost(frame, noticed_after_s)
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
@@ -231,7 +281,7 @@ class RankSupervisor:
         for rank, at in list(self._kill_at.items()):
             if self.membership.members[rank].ended:
                 del self._kill_at[rank]
-            elif now >= at:
+            elif now >= at and self._router.reaches(rank):
                 del self._kill_at[rank]
                 frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
                 self._router.to_agent_of(rank, frame)

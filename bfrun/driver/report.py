@@ -21,11 +21,13 @@ class Leftovers:
         hosts: Number of hosts of the job.
         left: Number of processes that could not be ended, by host name.
         silent: Hosts that cannot be reached.
+        limit_s: Seconds within which the processes on these hosts end.
     """
 
     hosts: int
     left: Mapping[str, int]
     silent: Sequence[str] = ()
+    limit_s: float = 6.0
 
     def __str__(self) -> str:
         if not self.hosts:
@@ -39,7 +41,7 @@ class Leftovers:
         if self.silent:
             text += (
                 f"; {', '.join(self.silent)} cannot be reached, the guard there ends "
-                "its processes within 6 s"
+                f"its processes within {self.limit_s:g} s"
             )
         return text
 

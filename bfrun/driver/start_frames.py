@@ -23,6 +23,7 @@ class StartFrames:
         secret: Key of the ranks' data connections, hexadecimal.
         master_port: Port that is free on the host of rank 0.
         attach_key: Key of drivers that take over, if the job may detach.
+        outlives_silence: Whether agents also detach from a driver that is silent.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class StartFrames:
         secret: str,
         master_port: int,
         attach_key: str = "",
+        outlives_silence: bool = False,
     ) -> None:
         self._config = config
+        self._outlives_silence = outlives_silence
         self._attach_key = attach_key
         self._job = job
         self._secret = secret
@@ -72,6 +75,7 @@ class StartFrames:
             if self._attach_key
             else 0.0,
             attach_key=self._attach_key,
+            outlives_silence=self._outlives_silence,
             processes=commands,
         )
 

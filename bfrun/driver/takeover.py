@@ -8,6 +8,7 @@ import secrets
 import select
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 from bfrun.agent import attach_server
@@ -21,12 +22,16 @@ from bfrun.errors import LaunchError
 from bfrun.frames.agent_to_driver import AGENT_TO_DRIVER
 from bfrun.frames.frame import Frame, decode
 from bfrun.hosts import Host
+from bfrun.launch.base import Launcher
+from bfrun.launch.relay import AgentAddress, ReachedAgent, reach_agent
 from bfrun.launch.unix_socket import UnixConnection
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 
 # Seconds in which all agents must answer. They answer at once unless they are stopped.
 _ANSWER_S = 30.0
 _LOOK_S = 0.1
+# Seconds in which an agent that has hung up ends, and its relay says so.
+_END_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,61 @@ class Takeover:
     is_to_end: bool = False
 
 
+def connect_over_ssh(record: RunningJob, config: LaunchConfig) -> list[AgentSession]:
+    """Connect to the agents of a job with hosts that are reached over SSH.
+
+    The caller closes the sessions. Those of agents that cannot be reached are lost.
+
+    Args:
+        record: Record of the job.
+        config: Settings for SSH and for the connections.
+    """
+    key, timeout_s = record.key, config.link_timeout_s
+
+    def reach(host: HostRecord) -> ReachedAgent | str:
+        try:
+            return reach_agent(address_of(host), config)
+        except Exception as error:
+            return f"{error}"
+
+    sessions = []
+    with ThreadPoolExecutor(min(32, len(record.hosts))) as pool:
+        answers = pool.map(reach, record.hosts)
+        for place, reached in zip(record.hosts, answers, strict=True):
+            host = _host_of(place)
+            if isinstance(reached, ReachedAgent):
+                session = AgentSession.attach(
+                    host,
+                    reached.connection,
+                    key,
+                    timeout_s,
+                    marker=reached.marker,
+                    archive=reached.archive,
+                )
+            else:
+                session = AgentSession.unreached(host, reached, timeout_s)
+            sessions.append(session)
+    return sessions
+
+
+def address_of(host: HostRecord) -> AgentAddress:
+    """Return how to reach the agent of a host."""
+    return AgentAddress(
+        host=_host_of(host),
+        is_remote=host.is_remote,
+        python=host.python,
+        socket=host.socket,
+        machine_id=host.machine_id,
+        pids=(host.agent_pid, host.guard_pid),
+    )
+
+
+def _host_of(host: HostRecord) -> Host:
+    return Host(host.name, user=host.user)
+
+
 def connect(record: RunningJob, link_timeout_s: float) -> list[AgentSession]:
-    """Connect to the agents of a job. The caller closes the sessions.
+    """Connect to the agents of a job on this machine. The caller closes the sessions.
 
     A session is lost soon if its agent has ended.
 
@@ -77,18 +135,24 @@ def connect(record: RunningJob, link_timeout_s: float) -> list[AgentSession]:
 
 
 def take_over(
-    sessions: Sequence[AgentSession], signals: SignalWatch, *, is_to_end: bool
+    sessions: Sequence[AgentSession],
+    signals: SignalWatch,
+    *,
+    is_over_ssh: bool,
+    is_to_end: bool,
 ) -> Takeover:
     """Receive what has happened before from all agents that have not ended.
 
     Args:
         sessions: One for each host of the job.
         signals: Signals to this process.
+        is_over_ssh: Whether some hosts of the job are reached over SSH.
         is_to_end: Whether the job is to be ended.
 
     Raises:
-        LaunchError: An agent does not answer.
-        NoSuchJob: All agents have ended, or are about to.
+        LaunchError: An agent does not answer, and the job is on this machine. Over SSH
+            the session is lost then.
+        NoSuchJob: No agent has answered, because all have ended, or are about to.
         Interrupted: The user interrupted it.
     """
     deadline = time.monotonic() + _ANSWER_S
@@ -102,7 +166,10 @@ def take_over(
         for number in signals.take():
             if number not in (signals.SUSPEND, signals.NOTICE):
                 raise Interrupted(number)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline and is_over_ssh:
+            for session in waiting:
+                session.give_up(f"it did not answer within {_ANSWER_S:g} s")
+        elif time.monotonic() > deadline:
             names = ", ".join(session.host.name for session in waiting)
             raise LaunchError(
                 f"the agents on {names} did not answer within {_ANSWER_S:g} s; if they "
@@ -111,14 +178,35 @@ def take_over(
     starts = [session.started for session in sessions if session.started is not None]
     if not starts:
         raise NoSuchJob("the job has just ended")
-    reports = [
-        (session.started + past.at_s, decode(past.frame, "an agent", AGENT_TO_DRIVER))
-        for session in sessions
-        if session.started is not None
-        for past in session.past
-    ]
+    reports = [report for session in sessions for report in reports_of(session)]
     reports.sort(key=lambda report: report[0])
     return Takeover(min(starts), reports, news, is_to_end)
+
+
+def reports_of(session: AgentSession) -> list[tuple[float, Frame]]:
+    """Return what an agent has reported before, each with the time of its arrival."""
+    if session.started is None:
+        return []
+    return [
+        (session.started + past.at_s, decode(past.frame, "an agent", AGENT_TO_DRIVER))
+        for past in session.past
+    ]
+
+
+def check_ended(sessions: Sequence[AgentSession]) -> None:
+    """Raise unless all agents of a job over SSH have ended for certain.
+
+    Raises:
+        LaunchError: Some agents cannot be reached.
+    """
+    until = time.monotonic() + _END_S
+    for session in sessions:
+        left_s = max(0.0, until - time.monotonic())
+        if session.connection.wait(left_s) is None:
+            raise LaunchError(
+                f"no agent of the job can be reached: host '{session.host.name}': "
+                f"{session.why_lost()}; try again"
+            )
 
 
 def _await_news(sessions: Sequence[AgentSession], signals: SignalWatch) -> None:
@@ -133,11 +221,17 @@ def _await_news(sessions: Sequence[AgentSession], signals: SignalWatch) -> None:
 _SHARED = (
     *("on_failure", "min_np", "elastic_timeout_s", "detached_limit_s"),
     *("link_timeout_s", "start_timeout_s", "failure_timeout_s"),
+    *("ssh_port", "ssh_identity_file", "ssh_config"),
 )
+# Paths among them, which another driver may read in another folder.
+_SSH_FILES = ("ssh_identity_file", "ssh_config")
 
 
 def record_of(
-    plan: LaunchPlan, config: LaunchConfig, sessions: Sequence[AgentSession]
+    plan: LaunchPlan,
+    config: LaunchConfig,
+    sessions: Sequence[AgentSession],
+    launcher: Launcher,
 ) -> RunningJob:
     """Return the record of a new job.
 
@@ -145,6 +239,7 @@ def record_of(
         plan: The ranks of each host.
         config: Settings of the job.
         sessions: One for each host of the plan, in order, all ready.
+        launcher: The launcher that has started the agents.
     """
     # The package imports the driver, to which its version belongs.
     from bfrun import __version__
@@ -159,9 +254,17 @@ def record_of(
                 socket=os.path.join(ready.folder, attach_server.NAME),
                 guard_pid=ready.guard_pid,
                 ranks=[asdict(spec.placement) for spec in host.processes],
+                user=host.host.user,
+                is_remote=not launcher.is_local(host.host),
+                agent_pid=ready.agent_pid,
+                python=ready.executable or "python3",
+                machine_id=ready.machine_id,
             )
         )
     settings = {name: getattr(config, name) for name in _SHARED}
+    for name in _SSH_FILES:
+        if settings[name] is not None:
+            settings[name] = os.path.abspath(os.path.expanduser(settings[name]))
     return RunningJob(
         name=config.job_name or secrets.token_hex(4),
         version=__version__,
@@ -185,7 +288,7 @@ def plan_of(record: RunningJob) -> LaunchPlan:
         tuple(
             HostPlan(
                 index,
-                Host(host.name),
+                _host_of(host),
                 tuple(
                     ProcessSpec(Placement(**rank), index, (), "", {})
                     for rank in host.ranks

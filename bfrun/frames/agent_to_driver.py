@@ -37,7 +37,7 @@ class HostLimit(Structure):
 class Ready(Frame, kind="ready", route=AGENT_TO_DRIVER):
     """First frame of an agent. ``free_port`` is for the users' MASTER_PORT.
 
-    ``folder`` has the agent's sockets.
+    ``folder`` has the agent's sockets. ``machine_id`` names its running kernel.
     """
 
     agent_pid: int
@@ -48,6 +48,7 @@ class Ready(Frame, kind="ready", route=AGENT_TO_DRIVER):
     executable: str
     free_port: int
     limits: list[HostLimit]
+    machine_id: str = ""
 
 
 class RankStarted(Frame, kind="started", route=AGENT_TO_DRIVER):

@@ -35,7 +35,8 @@ class Start(Frame, kind="start", route=DRIVER_TO_AGENT):
 
     The agent removes variables whose names begin with one of ``foreign_prefixes``. If
     ``detached_limit_s`` is not 0, the agent outlives its driver for this long, once the
-    ranks have met, and a driver that knows ``attach_key`` may take over.
+    ranks have met, and a driver that knows ``attach_key`` may take over. If
+    ``outlives_silence``, a driver that is silent for too long has ended, too.
     """
 
     job: str
@@ -45,6 +46,7 @@ class Start(Frame, kind="start", route=DRIVER_TO_AGENT):
     processes: list[RankCommand]
     detached_limit_s: float = 0.0
     attach_key: str = ""
+    outlives_silence: bool = False
 
 
 class ToRanks(Frame, kind="to_rank", route=DRIVER_TO_AGENT):

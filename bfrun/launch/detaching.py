@@ -31,27 +31,30 @@ def settle_detaching(
 ) -> LaunchConfig:
     """Return the settings with the limit for a job without a driver, which may be 0.
 
-    Sets ``must_detach``, too.
+    Sets ``must_detach``, too. A job with other hosts detaches only if the user asks for
+    it with ``--detached-limit`` or ``--job-name``.
 
     Args:
         config: The user's settings.
-        remote: Hosts of the job other than this machine.
+        remote: Hosts of the job that are reached over SSH.
         is_program: Whether ``bfrun`` runs a program, rather than ``bfrun.run``.
 
     Raises:
         LaunchError: The user asks for a job that detaches, but it cannot, or its name
             is invalid.
     """
-    obstacle = _obstacle(config, remote, is_program)
+    obstacle = _obstacle(config, is_program)
     if config.job_name is not None:
         check_name("--job-name", config.job_name)
         if obstacle or config.detached_limit_s == 0:
             why = obstacle or "--detached-limit is 0"
             raise LaunchError(f"--job-name is for jobs that can detach: {why}")
     if config.detached_limit_s is None:
+        # Over SSH, it changes what a lost connection means for the job.
+        detaches = not obstacle and (not remote or config.job_name is not None)
         return replace(
             config,
-            detached_limit_s=0.0 if obstacle else DEFAULT_LIMIT_S,
+            detached_limit_s=DEFAULT_LIMIT_S if detaches else 0.0,
             must_detach=config.job_name is not None,
         )
     if config.detached_limit_s and obstacle:
@@ -59,7 +62,7 @@ def settle_detaching(
     return replace(config, must_detach=bool(config.detached_limit_s))
 
 
-def _obstacle(config: LaunchConfig, remote: Collection[Host], is_program: bool) -> str:
+def _obstacle(config: LaunchConfig, is_program: bool) -> str:
     """Return why a job cannot go on without its driver, or ""."""
     if config.on_failure != "continue":
         return "it ends with its bfrun; add --on-failure continue"
@@ -69,12 +72,6 @@ def _obstacle(config: LaunchConfig, remote: Collection[Host], is_program: bool) 
         return "rank 0 reads the standard input of bfrun; leave --stdin out"
     if config.timeline_filename is not None:
         return "bfrun collects its timeline; leave --timeline-filename out"
-    if remote:
-        host = min(host.name for host in remote)
-        return (
-            f"host '{host}' is reached over SSH, and only jobs on this machine can "
-            "detach yet"
-        )
     if not is_program:
         return "its results go to the process that has started it; use bfrun"
     return ""

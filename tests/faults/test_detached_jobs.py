@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -10,22 +9,18 @@ import signal
 import pytest
 
 from tests.support.deadlines import wait_until
+from tests.support.detached import (
+    CLIENT,
+    OPTIONS,
+    beside,
+    kill,
+    run_beside,
+    wait_until_up,
+)
 from tests.support.launch import launched, python
 
 pytestmark = pytest.mark.faults
 
-OPTIONS = ("--on-failure", "continue", "--job-name", "run_1")
-# Each rank goes on when the test has made a file.
-CLIENT = """
-import os, time
-from tests.support.rank_client import RankClient
-client = RankClient()
-client.publish(0)
-def await_file(name):
-    while not os.path.exists(name):
-        time.sleep(0.01)
-print("up", flush=True)
-"""
 # Rank 2 is lost while no bfrun is there to tell the others.
 TRAINING = """
 import os, signal, time, torch
@@ -49,31 +44,6 @@ open(f"alone-{bf.rank()}", "w").close()
 steps_until("go")
 print("done", flush=True)
 """
-
-
-@contextlib.contextmanager
-def beside(job, folder, *arguments):
-    """Run another bfrun that knows the same jobs."""
-    folder.mkdir()
-    with launched(folder, *arguments, environ=job.shared) as other:
-        yield other
-
-
-def run_beside(job, folder, *arguments):
-    """Run another bfrun to its end, and return it."""
-    with beside(job, folder, *arguments) as other:
-        other.wait()
-        return other
-
-
-def wait_until_up(job, ranks):
-    for rank in range(ranks):
-        job.wait_for(rf"^\[{rank}\] up$")
-
-
-def kill(bfrun):
-    bfrun.process.kill()
-    assert bfrun.wait() == -signal.SIGKILL
 
 
 def assert_ended(job):

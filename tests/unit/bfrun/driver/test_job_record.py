@@ -172,3 +172,22 @@ def test_a_folder_that_others_can_enter_is_refused(agent, tmp_path):
     folder.chmod(0o755)
     with pytest.raises(LaunchError, match="not a folder that only this user can enter"):
         job_record.find_jobs()
+
+
+def test_a_record_of_other_hosts_stays_as_long_as_their_agents_may_live(
+    agent, tmp_path
+):
+    record = make_record(agent)
+    record = record.replace(
+        hosts=[record.hosts[0].replace(is_remote=True)],
+        settings={"detached_limit_s": 100.0, "link_timeout_s": 30.0},
+    )
+    held = HeldRecord.create(record)
+    agent.close()
+    held.touch()
+    held.release()
+    (path,) = tmp_path.glob("bfrun-jobs-*/*")
+    assert job_record.find_jobs() == [(record, False)]
+    os.utime(path, (0, 0))
+    assert job_record.find_jobs() == []
+    assert not path.exists()

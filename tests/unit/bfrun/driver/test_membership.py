@@ -298,6 +298,12 @@ def test_a_newcomer_that_needs_a_lost_rank_makes_no_mistake(members):
         members.respawn(1)
 
 
+def test_ranks_that_were_left_out_make_no_mistake(members):
+    for rank in (1, 2):
+        assert lose(members, rank, cause="PeerLostError")
+    assert members.remaining == [0]
+
+
 def test_losses_end_the_job_after_all(members):
     assert lose(members, 1)
     members.fail_all()

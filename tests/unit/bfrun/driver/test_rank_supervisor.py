@@ -8,9 +8,14 @@ from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.shutdown import Shutdown
 from bfrun.frames.agent_to_driver import FromRank, RankExited
 from bfrun.frames.driver_to_agent import SignalRanks
-from bfrun.frames.driver_to_rank import StopNotice
+from bfrun.frames.driver_to_rank import RankLost, StopNotice
 from bfrun.frames.rank_to_agent import Hello
-from bfrun.frames.rank_to_driver import Publish, RankExcluded, StopRequest
+from bfrun.frames.rank_to_driver import (
+    Publish,
+    RankExcluded,
+    StopRequest,
+    ThreadFailed,
+)
 
 
 class FakeRouter:
@@ -18,6 +23,10 @@ class FakeRouter:
 
     def __init__(self):
         self.sent = []
+        self.unreached = set()
+
+    def reaches(self, rank):
+        return rank not in self.unreached
 
     def to_all_ranks(self, frame):
         self.sent.append(("all", frame))
@@ -70,3 +79,100 @@ def test_a_newcomer_that_the_others_exclude_is_killed():
     supervisor.step(0.0)
     assert router.sent[-1] == (1, SignalRanks(signum=signal.SIGKILL, ranks=[1]))
     assert "rank 1 on a (pid 0) has been stopped for 0.5 s" in said[-1]
+
+
+def job_of_two_hosts():
+    """Return the supervisor of ranks 0-2 on host a and 3-4 on b, which have met."""
+    hosts = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b"}
+    plan = SimpleNamespace(host_of_rank=hosts, world_size=5)
+    router, said = FakeRouter(), []
+    config = LaunchConfig(command=("x",), on_failure="continue")
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
+    for rank in hosts:
+        tell(supervisor, rank, Publish(round=0, record={}))
+    router.sent.clear()
+    return supervisor, router, said
+
+
+def tell(supervisor, rank, frame):
+    supervisor.handlers[FromRank](FromRank(rank=rank, frame=frame.to_message()))
+
+
+def kill(rank):
+    return (rank, SignalRanks(signum=signal.SIGKILL, ranks=[rank]))
+
+
+def lost_ranks(sent):
+    return [(to, frame.rank) for to, frame in sent if isinstance(frame, RankLost)]
+
+
+def test_excluded_ranks_of_an_agent_that_is_back_are_killed_first():
+    supervisor, router, said = job_of_two_hosts()
+    router.unreached = {3, 4}
+    for rank in (3, 4):
+        tell(supervisor, 0, RankExcluded(rank=rank, cause="silent", seconds=0.5))
+    supervisor.step(0.0)
+    assert lost_ranks(router.sent) == [("all", 3), ("all", 4)]
+    assert len(router.sent) == 2  # nobody can kill them yet
+    assert not supervisor.membership.all_ended_but({3, 4})
+    for rank in (0, 1, 2):
+        supervisor.handlers[RankExited](RankExited(rank=rank, pid=7, status=0))
+    assert supervisor.membership.all_ended_but({3, 4})
+    assert not supervisor.membership.all_ended_but({4})
+    router.unreached = set()
+    router.sent.clear()
+    supervisor.reunite([3, 4], [(1.0, RankExited(rank=4, pid=8, status=1))])
+    assert router.sent[0] == kill(3)  # the other one has ended
+    assert lost_ranks(router.sent) == [((3, 4), 3), ((3, 4), 4)]
+    assert supervisor.membership.members[4].ended
+    assert len(said) == 2  # its failure is known
+
+
+def test_ranks_that_an_agent_that_is_back_has_excluded_are_killed_first():
+    supervisor, router, _ = job_of_two_hosts()
+    reports = [
+        (float(rank), FromRank(rank=3, frame=frame.to_message()))
+        for rank in (0, 1, 2)
+        for frame in [RankExcluded(rank=rank, cause="silent", seconds=0.5)]
+    ]
+    supervisor.reunite([3, 4], reports)
+    assert router.sent[:3] == [kill(0), kill(1), kill(2)]
+    assert lost_ranks(router.sent) == [("all", 0), ("all", 1), ("all", 2)]
+    assert supervisor.membership.remaining == [3, 4]
+
+
+def test_a_second_driver_kills_lost_ranks_before_it_tells_of_losses():
+    supervisor, router, _ = job_of_two_hosts()
+    excluded = RankExcluded(rank=3, cause="silent", seconds=0.5).to_message()
+    reports = [
+        (1.0, FromRank(rank=0, frame=excluded)),
+        (2.0, RankExited(rank=0, pid=7, status=-9)),
+    ]
+    supervisor.replay(0.0, reports)
+    assert router.sent[0] == kill(3)
+    assert lost_ranks(router.sent) == [("all", 3), ("all", 0)]
+
+
+def test_what_an_agent_says_again_is_not_shown_again():
+    supervisor, _, said = job_of_two_hosts()
+    damaged = ThreadFailed(thread="t", error="KeyError").to_message()
+    reports = [
+        (1.0, FromRank(rank=3, frame=damaged)),
+        (2.0, RankExited(rank=4, pid=8, status=-9)),
+    ]
+    for _, frame in reports:
+        supervisor.handlers[type(frame)](frame)
+    before = list(said)
+    assert len(before) == 2
+    supervisor.reunite([3, 4], reports)
+    assert said == before
+
+
+def test_other_ranks_are_not_told_of_an_end_that_is_not_proven():
+    supervisor, router, said = job_of_two_hosts()
+    supervisor.agent_lost([3, 4], "it cannot be reached", 0.0, is_certain=False)
+    assert router.sent == []
+    assert "rank 3 on b is lost with its agent: it cannot be reached" in said[0]
+    assert supervisor.membership.remaining == [0, 1, 2]
+    supervisor.reunite([0, 1, 2], [])
+    assert router.sent == []

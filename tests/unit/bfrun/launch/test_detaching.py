@@ -20,7 +20,6 @@ OBSTACLES = [
     ({**SURVIVES, "respawn": True}, "leave --respawn out"),
     ({**SURVIVES, "stdin": True}, "leave --stdin out"),
     ({**SURVIVES, "timeline_filename": "t"}, "leave --timeline-filename out"),
-    ({**SURVIVES, "remote": [Host("b"), Host("a")]}, "host 'a' is reached over SSH"),
     ({**SURVIVES, "is_program": False}, "use bfrun"),
 ]
 
@@ -40,6 +39,15 @@ def test_the_limit_of_a_job_that_can_detach():
     assert settled(**SURVIVES, detached_limit_s=5.0).detached_limit_s == 5.0
     with pytest.raises(LaunchError, match="--detached-limit is 0"):
         settled(**SURVIVES, detached_limit_s=0.0, job_name="a")
+
+
+def test_a_job_over_ssh_detaches_only_if_the_user_asks_for_it():
+    remote = [Host("a")]
+    assert settled(remote, **SURVIVES).detached_limit_s == 0.0
+    assert settled(remote, **SURVIVES, job_name="a").detached_limit_s == 600.0
+    assert settled(remote, **SURVIVES, detached_limit_s=5.0).detached_limit_s == 5.0
+    assert not settled(remote, **SURVIVES).must_detach
+    assert settled(remote, **SURVIVES, job_name="a").must_detach
 
 
 def test_a_job_must_detach_if_the_user_asks_for_it():
