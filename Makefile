@@ -7,11 +7,13 @@
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
 #   make survive      all faults with all algorithms, to build/survive; takes long
+#   make churn        an hour of faults and restarts on four hosts, to build/churn
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
 # the number of parallel compilers, BENCH_RANKS for the ranks that are measured;
-# BENCH_SIZES, BENCH_ROUNDS and BENCH_LAUNCH make bench-all shorter.
+# BENCH_SIZES, BENCH_ROUNDS and BENCH_LAUNCH make bench-all shorter, and CHURN_S is the
+# length of make churn in seconds.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -27,7 +29,7 @@ SHELL := /bin/bash
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu survive check clang-check \
+.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu survive churn check clang-check \
     lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -238,6 +240,11 @@ test-gpu: $(VENV)/.dev $(VENV)/.extension
 # Each fault with each algorithm on its own, over shm, over tcp, and on two hosts.
 survive: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/python -m tests.tools.fault_matrix build/survive
+
+# As root: the hosts are network namespaces.
+CHURN_S ?= 3600
+churn: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/python -m tests.churn build/churn --seconds $(CHURN_S)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Churn: a job on several hosts under repeated faults, with ranks that join again."""
