@@ -169,6 +169,7 @@ def _cause_faults(
         if passed_s > length_s:
             break
         if not warm and passed_s > _WARM_UP * length_s:
+            job.await_all(time.monotonic_ns())  # ranks hold less while some are missing
             warm = held(long_lived(job))
         _say(f"{passed_s:.0f} s: {fault.kind}, rank {fault.rank}")
         job.hit(fault, until_excluded=False)
