@@ -125,6 +125,22 @@ def parse_hostfile(path: str | Path) -> tuple[Host, ...]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(f"hostfile '{path}' cannot be read: {error}") from error
+    hosts = parse_host_lines(lines, f"hostfile '{path}'")
+    if not hosts:
+        raise LaunchError(f"hostfile '{path}' names no host")
+    return hosts
+
+
+def parse_host_lines(lines: Iterable[str], source: str) -> tuple[Host, ...]:
+    """Return the hosts of some lines, as in a hostfile; there may be none.
+
+    Args:
+        lines: The lines.
+        source: Where they come from, for errors.
+
+    Raises:
+        LaunchError: A line has a wrong form. The message names source and line.
+    """
     hosts = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
@@ -133,9 +149,7 @@ def parse_hostfile(path: str | Path) -> tuple[Host, ...]:
         try:
             hosts.append(_parse_line(words))
         except LaunchError as error:
-            raise LaunchError(f"hostfile '{path}', line {number}: {error}") from None
-    if not hosts:
-        raise LaunchError(f"hostfile '{path}' names no host")
+            raise LaunchError(f"{source}, line {number}: {error}") from None
     return merge_hosts(hosts)
 
 
