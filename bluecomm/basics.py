@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
-from bluecomm.runtime.process import TopologyFunction
+from bluecomm.runtime.first_topology import TopologyFunction
 from bluecomm.runtime.process_sets import members_of
 from bluecomm.runtime.stats import Stats
 

@@ -2,7 +2,8 @@
 
 A generation is a world of all ranks, some of which may be missing. The ranks make the
 next generation while they train in the present one, and change to it when all newcomers
-are ready (docs/survival.md).
+are ready. A generation has more ranks than the one before if newcomers have numbers
+above all others (docs/survival.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTab
 @dataclass
 class _Generation:
     number: int
+    size: int
     newcomers: set[int]
     # The ranks that take part and have not ended, newcomers among them.
     ranks: set[int]
@@ -32,17 +34,20 @@ class Admissions:
     """The newcomers of one job, and the generation that is being made for them.
 
     Args:
-        size: Number of ranks.
+        size: Number of ranks at the start.
 
     Attributes:
+        size: Number of ranks of the newest generation, of those that are missing, too.
         present: The ranks that take part in the job.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self.present = set(range(size))
         self._stays = [0] * size
         self._willing: set[int] = set()
+        # Ranks that can let in newcomers with numbers above all others.
+        self._growing: set[int] = set()
         self._waiting: set[int] = set()
         self._current: _Generation | None = None
         self._number = 0
@@ -53,6 +58,11 @@ class Admissions:
         return bool(self.present) and self.present <= self._willing
 
     @property
+    def may_grow(self) -> bool:
+        """Whether they can also let ranks in that the job has not had before."""
+        return self.is_possible and self.present <= self._growing
+
+    @property
     def joining(self) -> frozenset[int]:
         """The newcomers of the generation to which ranks change now."""
         current = self._current
@@ -60,19 +70,28 @@ class Admissions:
             return frozenset()
         return frozenset(current.newcomers)
 
-    def set_willing(self, rank: int, willing: bool) -> Answers:
-        """Note whether a rank can let newcomers in."""
+    def set_willing(self, rank: int, willing: bool, grows: bool = False) -> Answers:
+        """Note whether a rank can let newcomers in.
+
+        Args:
+            rank: The rank.
+            willing: Whether it can.
+            grows: Whether these may be ranks that the job has not had before.
+        """
+        (self._growing.add if willing and grows else self._growing.discard)(rank)
+        (self._willing.add if willing else self._willing.discard)(rank)
         current = self._current
-        if willing:
-            self._willing.add(rank)
-            return self._invite()
-        self._willing.discard(rank)
         if current is None or current.is_open or rank not in current.ranks:
-            return []
-        return self._cancel(f"the training of rank {rank} has ended")
+            return self._invite()
+        if not willing:
+            return self._cancel(f"the training of rank {rank} has ended")
+        if current.size > self.size and not grows:
+            return self._cancel(f"rank {rank} cannot let in ranks with new numbers")
+        return []
 
     def respawned(self, rank: int, stay: int) -> None:
-        """Note that a rank is started again, for the ``stay``-th time."""
+        """Note that a process of a rank is started, with the number ``stay``."""
+        self._stays += [0] * (rank + 1 - len(self._stays))
         self._stays[rank] = stay
 
     def asked(self, rank: int) -> Answers:
@@ -93,7 +112,7 @@ class Admissions:
             self._willing.clear()  # another generation would end in the same way
             return self._cancel("the records of the ranks are too large")
         current.has_met = True
-        records = [current.records.get(rank) for rank in range(self._size)]
+        records = [current.records.get(rank) for rank in range(current.size)]
         table = JoinTable(generation=generation, records=records)
         return [(sorted(current.ranks), table)]
 
@@ -124,6 +143,7 @@ class Admissions:
         """Note that a rank or a newcomer has ended."""
         self.present.discard(rank)
         self._willing.discard(rank)
+        self._growing.discard(rank)
         self._waiting.discard(rank)
         current = self._current
         if current is None or rank not in current.ranks:
@@ -140,17 +160,24 @@ class Admissions:
 
     def _invite(self) -> Answers:
         """Begin a generation if newcomers wait; other ranks may be missing."""
-        if self._current is not None or not self._waiting or not self.is_possible:
+        if self._current is not None or not self.is_possible:
             return []
-        everybody = self.present | self._waiting
-        missing = [rank for rank in range(self._size) if rank not in everybody]
+        size = self.size
+        # A rank without a record cannot be missing, so new numbers come in turn.
+        while size in self._waiting and self.may_grow:
+            size += 1
+        newcomers = {rank for rank in self._waiting if rank < size}
+        if not newcomers:
+            return []
+        everybody = self.present | newcomers
+        missing = [rank for rank in range(size) if rank not in everybody]
         self._number += 1
-        newcomers, self._waiting = self._waiting, set()
-        self._current = _Generation(self._number, newcomers, everybody)
+        self._waiting -= newcomers
+        self._current = _Generation(self._number, size, newcomers, everybody)
         invite = Invite(
             generation=self._number,
             newcomers=sorted(newcomers),
-            stays=[-1 if r in missing else stay for r, stay in enumerate(self._stays)],
+            stays=[-1 if r in missing else self._stays[r] for r in range(size)],
             missing=missing,
         )
         return [(sorted(everybody), invite)]
@@ -159,6 +186,7 @@ class Admissions:
         if current.is_open or not current.ranks <= current.ready:
             return []
         current.is_open = True
+        self.size = current.size
         frame = JoinOpen(generation=current.number)
         return [(sorted(current.ranks), frame)]
 

@@ -13,8 +13,8 @@ AGENT_TO_RANK = Route("agent", "rank")
 class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
     """Answers ``hello``. The agent adds ``socket_dir`` and ``machine``.
 
-    ``stay`` is the number of earlier processes of the rank. If it is not 0, this
-    process joins the running job.
+    ``stay`` counts the processes of the rank; 0 is the one with which the job began.
+    If it is not 0, this process joins the running job.
     """
 
     job: str
@@ -33,6 +33,7 @@ class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
     trace: bool = False
     survives_losses: bool = False
     respawns: bool = False
+    grows: bool = False
     stay: int = 0
     socket_dir: str = ""
     machine: str = ""

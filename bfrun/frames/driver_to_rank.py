@@ -75,6 +75,10 @@ class StopNotice(Frame, kind="stop_notice", route=DRIVER_TO_RANK):
     """The job will be ended soon. Ranks that ask stop at the same step."""
 
 
+class LeaveNotice(Frame, kind="leave_notice", route=DRIVER_TO_RANK):
+    """The rank leaves the job at its next commit, because its slot will end."""
+
+
 class QueryPending(Frame, kind="query_pending", route=DRIVER_TO_RANK):
     """Asks for the rank's outstanding operations; ``pending`` answers it."""
 
@@ -92,7 +96,8 @@ class Invite(Frame, kind="invite", route=DRIVER_TO_RANK):
     """Asks ranks and newcomers to make the next generation; ``join_record`` answers.
 
     ``stays`` is the ``stay`` of each rank's process in that generation, or -1 for the
-    ranks in ``missing``, which take no part.
+    ranks in ``missing``, which take no part. It has an entry for each rank, of which
+    there may be more than in the generation before.
     """
 
     generation: int

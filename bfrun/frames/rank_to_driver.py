@@ -83,9 +83,13 @@ class Result(Frame, kind="result", route=RANK_TO_DRIVER):
 
 
 class Admits(Frame, kind="admits", route=RANK_TO_DRIVER):
-    """The rank can now let newcomers into the job, or can no longer do so."""
+    """The rank can now let newcomers into the job, or can no longer do so.
+
+    ``grows`` says whether newcomers may be ranks that the job has not had before.
+    """
 
     willing: bool
+    grows: bool = False
 
 
 class AskToJoin(Frame, kind="ask_to_join", route=RANK_TO_DRIVER):

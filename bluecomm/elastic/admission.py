@@ -14,12 +14,16 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 
-import torch.distributed as dist
-
-from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen
+from bfrun.frames.driver_to_rank import (
+    Invite,
+    JoinCancelled,
+    JoinOpen,
+    LeaveNotice,
+)
 from bfrun.frames.rank_to_driver import Admits, Joined, JoinReady
 from bfrun.wording import format_ranks
 from bluecomm.elastic.group import begin_generation
+from bluecomm.elastic.obstacles import refuses_growth, refuses_newcomers
 from bluecomm.elastic.state import ObjectState, State
 from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.optim import ownership
@@ -65,20 +69,6 @@ def admitting(state: State) -> Iterator[bool]:
         admission.close()
 
 
-def obstacle() -> str:
-    """Return why this rank cannot let newcomers in; empty if it can."""
-    if not all(owner.admits_newcomers for owner in ownership.live_owners()):
-        return (
-            "an optimizer has an algorithm, or a process set, with which ranks cannot "
-            "join yet"
-        )
-    if windows := current_communicator().windows:
-        return f"windows exist: {', '.join(sorted(windows))}"
-    if dist.is_available() and dist.is_initialized():
-        return "torch.distributed has process groups"
-    return ""
-
-
 class Admission:
     """Lets newcomers into the job at the checks of a state, on one rank.
 
@@ -95,13 +85,15 @@ class Admission:
         self._counting = threading.Lock()
         self._next: NextGeneration | None = None
         self._threads: list[threading.Thread] = []
+        self._must_leave = False
         self._feed = agent.open_feed()
 
     def open(self) -> None:
         """Tell the launcher whether this rank can let newcomers in."""
         self._feed.listen(self._on_news)
-        if not self._refuses():
-            self._agent.send(Admits(willing=True))
+        if not refuses_newcomers():
+            grows = not refuses_growth(current_communicator().size + 1)
+            self._agent.send(Admits(willing=True, grows=grows))
 
     def close(self) -> None:
         """Let no more newcomers in, and end a generation that is being made."""
@@ -127,10 +119,17 @@ class Admission:
             Whether the rank has changed to one.
 
         Raises:
+            SystemExit: The launcher ends the slot of this rank, which leaves the job.
             CommunicationTimeout: The other ranks have not agreed in time.
             BluecommError: A round under way has failed, and a later check changes; or
                 the donor's state cannot be handed over.
         """
+        if self._must_leave:
+            _log.warning(
+                "elastic: rank %d leaves the job, because its slot ends",
+                current_communicator().rank,
+            )
+            raise SystemExit(0)
         with self._counting:
             number = self._state.begin_check()
             following = self._next
@@ -200,6 +199,8 @@ class Admission:
         """Act on a frame of the launcher. Runs in the connection's thread."""
         if isinstance(news, Invite):
             self._on_invite(news)
+        elif isinstance(news, LeaveNotice):
+            self._must_leave = True
         elif self._next is None:
             return
         elif isinstance(news, JoinOpen) and news.generation == self._next.generation:
@@ -211,9 +212,12 @@ class Admission:
             self._next = None
 
     def _on_invite(self, invite: Invite) -> None:
-        if self._refuses():
+        size = len(invite.stays)
+        is_willing = not refuses_newcomers()
+        has_grown = size > current_communicator().size
+        if not is_willing or (has_grown and refuses_growth(size)):
             with contextlib.suppress(BluecommError):  # the reading thread reports it
-                self._agent.send(Admits(willing=False))
+                self._agent.send(Admits(willing=is_willing))
             return
         base = current_process().rendezvous
         assert isinstance(base, AgentRendezvous)
@@ -224,14 +228,6 @@ class Admission:
             rendezvous, self._agent, self._state, self._counting
         )
         self._threads.append(self._next.thread)
-
-    def _refuses(self) -> bool:
-        """Return whether newcomers cannot be let in, and log why."""
-        why = obstacle()
-        if why:
-            level = logging.INFO if current_communicator().rank else logging.WARNING
-            _log.log(level, "elastic: lost ranks are not started again: %s", why)
-        return bool(why)
 
 
 class NextGeneration:

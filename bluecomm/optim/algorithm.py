@@ -154,8 +154,14 @@ class Algorithm:
         state depends on that of all ranks override it.
         """
 
+    def obstacle_to_growth(self, size: int) -> str:
+        """Return why it cannot go on with ``size`` ranks, as a clause, or ""."""
+        return ""
+
     def move(self) -> None:
         """Go on in ``context.comm``, which has changed, among all of its ranks.
+
+        It has the ranks that it had before, and perhaps more.
 
         Called between two steps, at the same one on all ranks, with no communication
         under way; only if ``admits_newcomers``.

@@ -236,8 +236,12 @@ class Coordinator:
         """Whether it can go on in another generation, with newcomers."""
         return self.algorithm.admits_newcomers and self.context.comm.is_world
 
+    def obstacle_to_growth(self, size: int) -> str:
+        """Return why it cannot go on with ``size`` ranks, as a clause, or ""."""
+        return self.algorithm.obstacle_to_growth(size)
+
     def move(self, comm: Communicator) -> None:
-        """Go on in another world of the same ranks."""
+        """Go on in another world, which has the same ranks, and perhaps more."""
         if not self._is_retired:
             self.context = dataclasses.replace(self.context, comm=comm)
             self.algorithm.context = self.context

@@ -38,8 +38,11 @@ class ParameterOwner(Protocol):
     def admits_newcomers(self) -> bool:
         """Whether it can go on in another generation, with newcomers."""
 
+    def obstacle_to_growth(self, size: int) -> str:
+        """Return why it cannot go on with ``size`` ranks, as a clause, or ""."""
+
     def move(self, comm: Communicator) -> None:
-        """Go on in another world of the same ranks."""
+        """Go on in another world, which has the same ranks, and perhaps more."""
 
     @property
     def joins_in_engine(self) -> bool:
@@ -119,7 +122,7 @@ def settle_all() -> None:
 
 
 def move_all(before: Communicator, after: Communicator) -> None:
-    """Have all owners go on in another world of the same ranks."""
+    """Have all owners go on in another world, as ``ParameterOwner.move`` says."""
     _numbers[after] = itertools.count(next_number(before))
     for reference in list(_owners):
         owner = reference()

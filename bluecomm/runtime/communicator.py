@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import logging
 import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from bluecomm._native import Parameters
     from bluecomm.runtime.epochs.transaction import Transaction
     from bluecomm.runtime.world import World
+
+_log = logging.getLogger("bluecomm")
 
 # Operations without a name are numbered by call order per kind, modulo this number, so
 # that the tables of names stay small.
@@ -200,9 +203,18 @@ class Communicator:
         self._machine_topology = _default(self.machine_size, self.machine_rank)
 
     def use_topologies_of(self, other: Communicator) -> None:
-        """Take over the topologies of a communicator of the same ranks."""
-        self._topology = other._topology
-        self._machine_topology = other._machine_topology
+        """Take over the topologies of a communicator of the same ranks, or of fewer.
+
+        A graph that was given without a function exists for one number of ranks or
+        machines only. For another number, the default topology replaces it.
+        """
+        self._topology = _resized(other._topology, other.size, self.size, self._me())
+        self._machine_topology = _resized(
+            other._machine_topology,
+            other.machine_size,
+            self.machine_size,
+            self.machine_rank,
+        )
         self.win_ops_carry_p = other.win_ops_carry_p
 
     def name_for(self, kind: str, name: str | None) -> str:
@@ -337,8 +349,8 @@ class Communicator:
 
     def _not_joined(self, kind: str, name: str | None) -> BluecommError:
         return BluecommError.describe(
-            "this rank has been started again and has not joined the running job yet, "
-            "so the other ranks do not make this call",
+            "this rank was started while the job ran, and has not joined it yet, so "
+            "the other ranks do not make this call",
             operation=kind,
             name=name,
             rank=self.world.rank,
@@ -387,6 +399,25 @@ def _in_force(
 ) -> Topology:
     weights = resolve_weights(graph, is_weighted=is_weighted, rank=member)
     return Topology(lambda: graph, is_weighted, weights, factory=factory)
+
+
+def _resized(
+    topology: Topology | None, before: int, size: int, member: int
+) -> Topology | None:
+    """Return a topology of ``before`` members for ``size`` members."""
+    if topology is None or size == before:
+        return topology
+    if topology.factory is not None:
+        graph = topology.factory(size)
+        return _in_force(graph, topology.is_weighted, member, topology.factory)
+    if not topology.is_default:
+        _log.warning(
+            "the topology is a graph of %d nodes, so it does not exist for %d; "
+            "ExponentialGraph replaces it. Pass set_topology a function",
+            before,
+            size,
+        )
+    return _default(size, member)
 
 
 def _default(size: int, member: int) -> Topology:

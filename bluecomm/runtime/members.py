@@ -20,7 +20,8 @@ class MemberEvent:
         kind: ``"lost"``: a rank has failed; ``"finished"``: its program has ended;
             ``"regrouped"``: an optimizer's graph has only the ranks that are left;
             ``"epoch"``: collectives of all ranks go on among the ranks that are left;
-            ``"joined"``: a rank has been started again and takes part from now on.
+            ``"joined"``: a rank that was started while the job ran takes part from
+            now on.
         time_s: Time of the event, as ``time.time()`` gives it.
         rank: The rank that has gone or joined; -1 if the event is about no rank.
         text: The event, as a sentence.

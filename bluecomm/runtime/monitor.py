@@ -200,7 +200,7 @@ class Monitor:
 
     def _on_news(self, news: News) -> None:
         if isinstance(news, (RankLost, RankFinished)):
-            if news.stay != self._stays[news.rank]:
+            if news.rank >= len(self._stays) or news.stay != self._stays[news.rank]:
                 return  # a process of another generation
             if isinstance(news, RankLost):
                 self._on_lost(news.rank, news.text)

@@ -14,6 +14,7 @@ from bluecomm.errors import NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
 from bluecomm.runtime.failure_report import FailureReport
 from bluecomm.runtime.farewell import serve_until_all_finish
+from bluecomm.runtime.first_topology import FirstTopology, TopologyFunction
 from bluecomm.runtime.logs import set_log_level
 from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
@@ -26,18 +27,12 @@ from bluecomm.runtime.rendezvous.generation import (
 )
 from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, Rendezvous
 from bluecomm.runtime.world import World
-from bluecomm.topology.compare import topology_digest
-from bluecomm.topology.default import default_digest
 from bluecomm.topology.exponential import ExponentialGraph
 
 if TYPE_CHECKING:
-    import networkx as nx
-
-    from bluecomm._native import SharedMemory
+    from bluecomm._native import Recorder, SharedMemory
 
 _log = logging.getLogger("bluecomm")
-
-TopologyFunction = Callable[[int], "nx.DiGraph[int]"]
 
 
 class Process:
@@ -49,8 +44,8 @@ class Process:
         self._making_memory = threading.RLock()
         self._recording: Recording | None = None
         self._communicator: Communicator | None = None
-        # Digest of the first topology, on which all ranks agree.
-        self._digest = ""
+        # The first topology, on which all ranks agree.
+        self._first = FirstTopology(None, is_weighted=False)
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
         # Whether ``init`` has been called since the world began.
@@ -182,31 +177,27 @@ class Process:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
         self._exit_watch.install()
-        graph: nx.DiGraph[int] | None = None
-        size = self._rendezvous.assignment.size
-        if topology_fn is None and not is_weighted:
-            digest = default_digest(size)
-        else:
-            graph = (topology_fn or ExponentialGraph)(size)
-            digest = topology_digest(graph, is_weighted=is_weighted)
-        self._digest = digest.hex()
+        self._first = FirstTopology(topology_fn, is_weighted=is_weighted)
+        self._first.digest(self._rendezvous.assignment.size)
         recording = self._recording_for(config, self._rendezvous)
         if isinstance(self._rendezvous, AgentRendezvous) and self._rendezvous.joins:
             communicator = self._join(config, self._rendezvous)
         else:
-            world = World(
-                config,
-                self._rendezvous,
-                self.memory,
-                self._digest,
-                recording.recorder,
-            )
+            world = self._meet(config, self._rendezvous, recording.recorder)
             communicator = Communicator(world, range(world.size))
         self._left_windows.clear()
         communicator.use_default_topologies()
+        graph = self._first.graph(communicator.size)
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
         self._communicator = communicator
+
+    def _meet(
+        self, config: Config, rendezvous: Rendezvous, recorder: Recorder | None = None
+    ) -> World:
+        """Meet the other ranks, and check that all begin with the same topology."""
+        digest = self._first.digest(rendezvous.assignment.size)
+        return World(config, rendezvous, self.memory, digest, recorder)
 
     def _join(self, config: Config, base: AgentRendezvous) -> Communicator:
         """Meet the ranks of a running job as a newcomer; return all ranks of the job.
@@ -219,7 +210,7 @@ class Process:
         while True:
             invitation = await_invitation(base, config.start_timeout_s)
             try:
-                world = World(config, invitation, self.memory, self._digest)
+                world = self._meet(config, invitation)
             except GenerationCancelled as error:
                 _log.info("%s", error)  # another invitation follows
                 continue
@@ -237,7 +228,7 @@ class Process:
             CommunicationTimeout: The ranks have not met in time.
         """
         config = self.communicator.world.config
-        world = World(config, rendezvous, self.memory, self._digest)
+        world = self._meet(config, rendezvous)
         world.is_spare = True
         return _without_missing(world, rendezvous)
 

@@ -76,8 +76,9 @@ class GradientAllreduce(Algorithm):
             self._lay_out(bucket, known)
 
     def follows_backward(self) -> bool:
-        # In a world of one the rank's own gradients are the mean.
-        return self.context.comm.size > 1
+        # In a world of one the rank's own gradients are the mean. More may join it.
+        comm = self.context.comm
+        return comm.size > 1 or comm.world.assignment.respawns
 
     def on_gradients_ready(self, bucket: Bucket) -> None:
         bucket.gradients.fill()

@@ -224,6 +224,9 @@ class ParameterAveraging(Algorithm):
         if self.communication_type is not CommunicationType.allreduce:
             self._regrouping = Regrouping(self.context.comm, self.context.name)
 
+    def obstacle_to_growth(self, size: int) -> str:
+        return self._exchanges[self.communication_type].obstacle_to_growth(size)
+
     def move(self) -> None:
         for exchange in self._exchanges.values():
             exchange.move(self.context.comm)

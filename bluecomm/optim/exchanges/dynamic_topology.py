@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfrun.wording import count
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.optim.exchanges.regrouped import Suits, regroup
+from bluecomm.optim.exchanges.regrouped import Suits, exponential, regroup
 from bluecomm.topology import (
     OnePeer,
     StaticTopology,
@@ -80,6 +80,36 @@ class DynamicTopology:
                 f"round, got {type(source).__name__}; a static graph is for "
                 "bluecomm.set_topology"
             )
+
+    @property
+    def obstacle_to_growth(self) -> str:
+        """Why it cannot be made for more ranks, as a clause; empty if it can."""
+        if self._source == "one_peer":
+            topology = self._topology()
+            is_fixed = topology is not None and not (
+                topology.is_default or topology.factory
+            )
+            return "topology='one_peer' follows a given graph" if is_fixed else ""
+        if not isinstance(self._source, TopologySchedule):
+            return "topology= is an iterator or a function of the round"
+        if self._source.resized(self._source.size) is None:
+            return f"topology={self._source} exists for {self._source.size} ranks only"
+        return ""
+
+    def moved(self, rank: int, machine_of: Sequence[int]) -> DynamicTopology:
+        """Return the same for another world, which may have more ranks.
+
+        Args:
+            rank: This rank (or machine) there.
+            machine_of: Machine of each rank there.
+        """
+        source, size = self._source, len(machine_of)
+        if isinstance(source, TopologySchedule):
+            if source.size != size:
+                source = source.resized(size) or exponential(size)
+        elif source != "one_peer":
+            return self  # its rounds go on
+        return DynamicTopology(source, self._topology, rank, machine_of)
 
     def regrouped(self, left: Sequence[int], suits: Suits) -> TopologySchedule | None:
         """Return the schedule of the ranks that are left, ascending.

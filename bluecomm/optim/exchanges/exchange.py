@@ -73,8 +73,12 @@ class Exchange(abc.ABC):
     def refused(self, weights: Weights, name: str) -> Operation:
         """Describe an operation that is not started; it must need no check of peers."""
 
+    def obstacle_to_growth(self, size: int) -> str:
+        """Return why it cannot go on with ``size`` ranks, as a clause, or ""."""
+        return ""
+
     def move(self, comm: Communicator) -> None:
-        """Go on in another world of the same ranks, all of which take part."""
+        """Go on in another world, which has the same ranks, and perhaps more."""
         self._comm = comm
 
     def regroup(self, left: Sequence[int]) -> None:
@@ -98,6 +102,17 @@ class GraphExchange(Exchange):
     level: ClassVar[Level]
     # The weights since a loss, unless the user chooses those of each round.
     _regrouped: RegroupedWeights | None = None
+
+    def obstacle_to_growth(self, size: int) -> str:
+        if self._settings.has_weights():
+            return "weights are set as attributes of the optimizer"
+        return "" if self._dynamic is None else self._dynamic.obstacle_to_growth
+
+    def move(self, comm: Communicator) -> None:
+        super().move(comm)
+        if self._dynamic is not None:
+            node, _ = self.level.node(comm)
+            self._dynamic = self._dynamic.moved(node, self.level.machine_of(comm))
 
     def weights(self, round_number: int) -> Weights:
         if self._regrouped is not None and not self._settings.has_weights():

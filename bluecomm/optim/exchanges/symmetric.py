@@ -68,6 +68,27 @@ class SymmetricExchange(NeighborExchange):
         self._known: Topology | None = None
         self._weights: Weights | None = None
 
+    def obstacle_to_growth(self, size: int) -> str:
+        in_force = self._comm.topology
+        if self._given is not None:
+            if self._given.resized(size) is None:
+                ranks = self._given.size
+                return f"topology={self._given} exists for {ranks} ranks only"
+        elif in_force is not None and in_force.factory is not None:
+            graph = in_force.factory(size)
+            schedule = StaticTopology(graph, is_weighted=in_force.is_weighted)
+            if not self._suits(schedule):
+                return (
+                    f"{self._method} cannot use the topology in force with {size} ranks"
+                )
+        return super().obstacle_to_growth(size)
+
+    def move(self, comm: Communicator) -> None:
+        super().move(comm)
+        self._weights = None
+        if self._given is not None and self._given.size != comm.size:
+            self._given = self._given.resized(comm.size)
+
     def weights(self, round_number: int) -> Weights:
         """Return the weights, the same in each round.
 

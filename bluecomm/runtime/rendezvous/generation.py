@@ -62,7 +62,10 @@ class GenerationRendezvous(Rendezvous):
         self.missing = tuple(invite.missing)
         self._known = {rank: known[rank] for rank in self.missing if rank in known}
         self._assignment = dataclasses.replace(
-            base.assignment, epoch=invite.generation, stays=tuple(invite.stays)
+            base.assignment,
+            size=len(invite.stays),
+            epoch=invite.generation,
+            stays=tuple(invite.stays),
         )
 
     @property
@@ -115,10 +118,11 @@ class GenerationRendezvous(Rendezvous):
             for rank, record in enumerate(records)
             if rank not in (*self.missing, *self.newcomers)
         ]
-        self._rounds = others[0]["rounds"]
-        last = dict(zip(self.missing, others[0]["missing"], strict=True))
+        first = others[0]
+        self._rounds = first["rounds"]
+        last = dict(zip(self.missing, first["missing"], strict=True))
         return [
-            {**others[0], "record": last[rank]} if rank in last else record
+            _of_missing(last[rank], first) if rank in last else record
             for rank, record in enumerate(records)
         ]
 
@@ -136,6 +140,17 @@ class GenerationRendezvous(Rendezvous):
 
     def close(self) -> None:
         self.agent.close_feed(self._feed)
+
+
+def _of_missing(last: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a missing rank, with what all ranks agree on by now.
+
+    Args:
+        last: The last record of its processes, which may be for fewer ranks.
+        other: What another rank has told.
+    """
+    topology = other["record"]["topology"]
+    return {**other, "record": {**last, "topology": topology}}
 
 
 def ask_to_join(base: AgentRendezvous) -> None:

@@ -27,8 +27,9 @@ class Assignment:
     addresses for data, best first. ``socket_dir`` is private to this user. With
     ``trace`` the launcher makes a timeline of the events that this rank records. With
     ``survives_losses`` the launcher lets the other ranks go on when one fails, and with
-    ``respawns`` it starts the failed rank again. ``stays`` has the number of earlier
-    processes of each rank.
+    ``respawns`` it starts the failed rank again; with ``grows`` it may also add ranks
+    with new numbers. ``stays`` has the number of each
+    rank's process, 0 for those with which the job began.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Assignment:
     trace: bool = False
     survives_losses: bool = False
     respawns: bool = False
+    grows: bool = False
     stays: tuple[int, ...] = ()
 
 
@@ -197,6 +199,7 @@ class AgentRendezvous(Rendezvous):
             trace=welcome.trace,
             survives_losses=welcome.survives_losses,
             respawns=welcome.respawns,
+            grows=welcome.grows,
             stays=(0,) * welcome.size,
         )
 

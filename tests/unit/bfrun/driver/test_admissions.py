@@ -148,3 +148,63 @@ def test_records_that_are_too_large_cancel_the_generation(admissions, monkeypatc
     cancelled = JoinCancelled(generation=1, text=text)
     assert meet(admissions) == [([0, 1, 2], cancelled)]
     assert not admissions.is_possible
+
+
+@pytest.fixture
+def growing():
+    """Two ranks that can let in ranks with new numbers, and processes of three."""
+    admissions = Admissions(2)
+    for rank in range(2):
+        admissions.set_willing(rank, True, True)
+    for rank in (2, 3, 4):
+        admissions.respawned(rank, 1)
+    return admissions
+
+
+def test_new_numbers_come_in_turn(growing):
+    assert growing.asked(3) == []
+    assert growing.asked(2) == [([0, 1, 2, 3], invite(1, [2, 3], [0, 0, 1, 1]))]
+    for rank in (0, 1, 2, 3):
+        answer = growing.publish(rank, 1, rank)
+    assert answer == [([0, 1, 2, 3], JoinTable(generation=1, records=[0, 1, 2, 3]))]
+    assert growing.size == 2
+    open_for(growing, 0, 1, 2, 3)
+    assert growing.size == 4
+    for rank in (0, 1, 2, 3):
+        growing.moved(rank, 1)
+    assert growing.asked(4) == []
+    growing.set_willing(2, True, True)
+    (answer,) = growing.set_willing(3, True, True)
+    assert answer == ([0, 1, 2, 3, 4], invite(2, [4], [0, 0, 1, 1, 1]))
+
+
+def test_a_number_that_was_never_there_cannot_be_missing(growing):
+    growing.asked(2)
+    # It has joined nothing, so rank 3 cannot begin without it.
+    assert growing.ended(2)[0][1].text == "rank 2 has ended"
+    assert growing.asked(3) == []
+    growing.respawned(2, 2)
+    assert growing.asked(2) == [([0, 1, 2, 3], invite(2, [2, 3], [0, 0, 2, 1]))]
+
+
+def test_a_number_that_has_joined_can_be_missing(growing):
+    growing.asked(2)
+    for rank in range(3):
+        growing.publish(rank, 1, rank)
+    open_for(growing, 0, 1, 2)
+    growing.ended(2)
+    growing.moved(0, 1)
+    growing.moved(1, 1)
+    assert growing.asked(3) == [([0, 1, 3], invite(2, [3], [0, 0, -1, 1]))]
+
+
+def test_ranks_may_let_in_old_numbers_only(growing):
+    growing.asked(2)
+    text = "rank 1 cannot let in ranks with new numbers"
+    (answer,) = growing.set_willing(1, True, False)
+    assert answer == ([0, 1, 2], JoinCancelled(generation=1, text=text))
+    assert growing.is_possible
+    assert not growing.may_grow
+    assert growing.set_willing(1, True, True) == [
+        ([0, 1, 2], invite(2, [2], [0, 0, 1]))
+    ]

@@ -44,15 +44,22 @@ def test_the_other_ranks_know_the_missing_ones():
     base, sent = base_of(rounds=2)
     feed = NewsFeed()
     invite = Invite(generation=3, newcomers=[1], stays=[0, 1, -1], missing=[2])
-    known = {0: "me", 1: "gone", 2: "lost"}
+    me, new, gone, lost = (
+        {"pid": pid, "topology": topology}
+        for pid, topology in [(7, "of three"), (8, "of three"), (9, "-"), (6, "of two")]
+    )
+    known = {0: me, 1: gone, 2: lost}
     generation = GenerationRendezvous(base, invite, feed, known)
-    mine = {"facts": 5, "record": "me", "rounds": 2, "missing": ["lost"]}
-    new = {"facts": 5, "record": "new", "rounds": 0, "missing": [None]}
-    feed.put(JoinTable(generation=3, records=[mine, new, None]))
-    found = generation.exchange({"facts": 5, "record": "me"}, 1.0)
+    mine = {"facts": 5, "record": me, "rounds": 2, "missing": [lost]}
+    told = {"facts": 5, "record": new, "rounds": 0, "missing": [None]}
+    feed.put(JoinTable(generation=3, records=[mine, told, None]))
+    found = generation.exchange({"facts": 5, "record": me}, 1.0)
     assert sent == [JoinRecord(generation=3, record=mine)]
-    assert [one["record"] for one in found] == ["me", "new", "lost"]
+    # The missing rank may have been lost when there were fewer ranks.
+    lost["topology"] = "of three"
+    assert [one["record"] for one in found] == [me, new, lost]
     assert {one["facts"] for one in found} == {5}
     generation.take_effect()
     assert base.rounds == 2
     assert base.assignment.stays == (0, 1, -1)
+    assert base.assignment.size == 3

@@ -256,6 +256,11 @@ def lost(rank, text):
     return RankLost(rank=rank, host="h", cause="SIGKILL", text=text)
 
 
+def test_the_loss_of_a_rank_with_a_new_number_concerns_a_later_world(bench):
+    bench.agent.listener(lost(2, "rank 2 was killed"))
+    assert bench.engine.calls == bench.told == []
+
+
 def test_the_engine_hears_of_a_lost_rank_at_once(bench, log):
     bench.agent.listener(lost(1, "rank 1 was killed"))
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
