@@ -218,6 +218,27 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_growth(group: argparse._ArgumentGroup) -> None:
+    """Add the options for jobs whose number of ranks changes."""
+    group.add_argument(
+        "--max-np",
+        type=int,
+        metavar="N",
+        help="with --on-failure continue: add ranks to the running job while the hosts "
+        "have free slots, up to N ranks, and start lost ranks again; they join as with "
+        "--respawn, see docs/survival.md (default with --host-discovery-script: all "
+        "slots)",
+    )
+    group.add_argument(
+        "--host-discovery-script",
+        metavar="F",
+        help="with --on-failure continue: program that prints the hosts which the job "
+        "may use now, one 'name:slots' on each line. It runs every few seconds; new "
+        "slots get ranks, and the ranks of slots that it no longer prints leave "
+        "(default: the hosts of -H or --hostfile)",
+    )
+
+
 def add_detaching(group: argparse._ArgumentGroup) -> None:
     """Add the options for jobs that go on without bfrun."""
     group.add_argument(

@@ -15,6 +15,7 @@ from bfrun.arguments import (
     add_detaching,
     add_environment,
     add_failures,
+    add_growth,
     add_modes,
     add_mpi,
     add_output,
@@ -181,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     add_environment(parser.add_argument_group("environment of the ranks"))
     add_connections(parser.add_argument_group("connections"))
     add_failures(parser.add_argument_group("failures"))
+    add_growth(parser.add_argument_group("jobs that grow and shrink"))
     add_detaching(parser.add_argument_group("jobs that go on without bfrun"))
     add_mpi(parser.add_argument_group("with --launcher mpi"))
     add_output(parser.add_argument_group("input and output"))

@@ -76,6 +76,10 @@ class LaunchConfig:
             ``elastic_timeout_s``; None means 1.
         elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
         respawn: With ``continue``, start lost ranks again; they join the running job.
+        max_np: With ``continue``, the number of ranks up to which the job grows into
+            free slots; None means the number of slots.
+        host_discovery_script: With ``continue``, a program that prints the hosts which
+            the job may use now. The job grows and shrinks with them.
         detached_limit_s: With ``continue``, seconds for which the job goes on without
             a driver; 0 if it ends with the driver. None means 600 where that is
             possible (``launch/detaching.py``), otherwise 0.
@@ -119,6 +123,13 @@ class LaunchConfig:
     min_np: int | None = None
     elastic_timeout_s: float = 600.0
     respawn: bool = False
+    max_np: int | None = None
+    host_discovery_script: str | None = None
     detached_limit_s: float | None = None
     job_name: str | None = None
     must_detach: bool = False
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the number of ranks may change while the job runs."""
+        return self.max_np is not None or self.host_discovery_script is not None

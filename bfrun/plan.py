@@ -63,15 +63,20 @@ class HostPlan:
     Attributes:
         index: Position in ``LaunchPlan.hosts``.
         host: The host.
-        processes: Its ranks in order, at least one.
+        processes: Its ranks in order, at least one unless the job may grow.
         addresses: Addresses at which other hosts reach its ranks, best first; empty
             if the job runs on one machine, which needs only loopback.
+        slots: Number of ranks that share its cores and GPUs; more than it has at the
+            start if the job may grow.
+        facts: Its cores and GPUs, if they are known.
     """
 
     index: int
     host: Host
     processes: tuple[ProcessSpec, ...]
     addresses: tuple[str, ...] = ()
+    slots: int = 0
+    facts: HostFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class LaunchPlan:
     """Every process of a job.
 
     Attributes:
-        hosts: Hosts with at least one rank, in the order of their ranks.
+        hosts: Hosts with at least one rank, in the order of their ranks; then, if the
+            job may grow, hosts for more ranks.
         notes: Remarks for the user, such as more ranks than cores.
     """
 
@@ -127,18 +133,36 @@ def make_plan(
     notes: list[str] = []
     hosts = config.hosts or (LOCALHOST,)
     if config.hosts:
-        counts = _fill(config, hosts, [_slots(host, facts) for host in hosts])
+        slots = [_slots(host, facts) for host in hosts]
+        counts = _fill(config, hosts, slots)
     else:
-        counts = [_ranks_here(config, facts, notes)]
-    used = [(host, ranks) for host, ranks in zip(hosts, counts, strict=True) if ranks]
-    _check_only_rank(config.only_rank, sum(counts))
-    machines = _machine_sizes([ranks for _, ranks in used], config.ranks_per_machine)
+        slots = counts = [_ranks_here(config, facts, notes)]
+    # A job that may grow has an agent on each host that it can fill.
+    room = _room(config, slots) if config.may_grow else counts
+    _check_only_rank(config.only_rank, sum(room))
+    used = [each for each in zip(hosts, counts, room, strict=True) if each[2]]
+    machines = _machine_sizes([ranks for _, ranks, _ in used], config.ranks_per_machine)
     placements = _placements(machines)
     plans = []
-    for index, (host, ranks) in enumerate(used):
+    for index, (host, ranks, shares) in enumerate(used):
         mine, placements = placements[:ranks], placements[ranks:]
-        plans.append(_plan_host(config, index, host, mine, facts.get(host), environ))
+        plan = HostPlan(index, host, (), slots=shares, facts=facts.get(host))
+        processes = [
+            plan_process(config, plan, position, placement, environ)
+            for position, placement in enumerate(mine)
+        ]
+        plans.append(replace(plan, processes=tuple(processes)))
     return LaunchPlan(tuple(plans), tuple(notes))
+
+
+def _room(config: LaunchConfig, slots: Sequence[int]) -> list[int]:
+    """Return how many ranks each host may have in a job that grows."""
+    left = sum(slots) if config.max_np is None else config.max_np
+    room = []
+    for available in slots:
+        room.append(min(available, left))
+        left -= room[-1]
+    return room
 
 
 def with_addresses(
@@ -191,7 +215,9 @@ def _slots(host: Host, facts: Mapping[Host, HostFacts]) -> int:
 def _fill(
     config: LaunchConfig, hosts: Sequence[Host], slots: Sequence[int]
 ) -> list[int]:
-    wanted = sum(slots) if config.world_size is None else config.world_size
+    wanted = config.world_size
+    if wanted is None:
+        wanted = min(sum(slots), config.max_np or sum(slots))
     if wanted > sum(slots) and not config.oversubscribe:
         pairs = zip(hosts, slots, strict=True)
         table = ", ".join(f"{host.name}: {each}" for host, each in pairs)
@@ -214,7 +240,7 @@ def _machine_sizes(counts: Sequence[int], cut: int | None) -> list[int]:
     """Split each host's rank count into machines of at most ``cut`` ranks."""
     sizes = []
     for ranks in counts:
-        step = cut or ranks
+        step = cut or ranks or 1
         sizes += [min(step, ranks - first) for first in range(0, ranks, step)]
     return sizes
 
@@ -237,34 +263,41 @@ def _placements(machine_sizes: Sequence[int]) -> list[Placement]:
     return placements
 
 
-def _plan_host(
+def plan_process(
     config: LaunchConfig,
-    index: int,
-    host: Host,
-    placements: Sequence[Placement],
-    facts: HostFacts | None,
+    host: HostPlan,
+    position: int,
+    placement: Placement,
     environ: Mapping[str, str],
-) -> HostPlan:
-    processes = []
-    for position, placement in enumerate(placements):
-        environment = rank_environment(config, placement, environ)
-        if facts is not None:
-            threads = max(1, len(facts.cpus) // len(placements))
-            environment.setdefault("OMP_NUM_THREADS", str(threads))
-        if config.gpus_per_rank is not None:
-            gpus = _gpus(host, facts, position, config.gpus_per_rank, len(placements))
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        processes.append(
-            ProcessSpec(
-                placement=placement,
-                host_index=index,
-                command=config.command,
-                cwd=config.cwd,
-                environment=environment,
-                cpus=_bind(config, host, facts, position, len(placements)),
-            )
-        )
-    return HostPlan(index, host, tuple(processes))
+) -> ProcessSpec:
+    """Return the process of one rank.
+
+    Args:
+        config: The user's settings.
+        host: Its host, of which ``processes`` does not count.
+        position: Number of its slot on the host, which decides its cores and GPUs.
+        placement: Its numbers.
+        environ: As for ``make_plan``.
+
+    Raises:
+        LaunchError: The host has too few GPUs, or its cores are needed but not known.
+    """
+    slots, facts = host.slots, host.facts
+    environment = rank_environment(config, placement, environ)
+    if facts is not None:
+        threads = max(1, len(facts.cpus) // slots)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    if config.gpus_per_rank is not None:
+        gpus = _gpus(host.host, facts, position, config.gpus_per_rank, slots)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return ProcessSpec(
+        placement=placement,
+        host_index=host.index,
+        command=config.command,
+        cwd=config.cwd,
+        environment=environment,
+        cpus=_bind(config, host.host, facts, position, slots),
+    )
 
 
 def _gpus(

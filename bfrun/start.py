@@ -10,6 +10,7 @@ from dataclasses import replace
 from bfrun.config import LaunchConfig
 from bfrun.describe import describe_addresses, describe_plan
 from bfrun.driver.driver import run_job
+from bfrun.driver.host_discovery import await_hosts, find_script
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
@@ -20,6 +21,7 @@ from bfrun.launch.choose import (
     refuse_survival,
 )
 from bfrun.launch.detaching import settle_detaching
+from bfrun.launch.growing import check_growth
 from bfrun.nccl_net import with_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
@@ -45,10 +47,12 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
     """
     config = with_nccl_net(config, os.environ)
     check_failures(config)
+    check_growth(config, is_program=run is run_job)
     if config.launcher == "mpi":
         settle_detaching(config, (), is_program=True)
         refuse_survival(config, "mpi")
         return _start_mpi(config, run)
+    config = _discover(config)
     choice = choose_launcher(config, os.environ)
     config, launcher = choice.config, choice.launcher
     hosts = config.hosts or (LOCALHOST,)
@@ -75,6 +79,25 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         return run(plan, launcher, config)
     finally:
         launcher.close()
+
+
+def _discover(config: LaunchConfig) -> LaunchConfig:
+    """Return the settings of a job with the hosts that it begins with.
+
+    A job that may grow also starts lost ranks again.
+
+    Raises:
+        LaunchError: The discovery script cannot be run, or names too few slots.
+    """
+    if not config.may_grow:
+        return config
+    config = replace(config, respawn=True)
+    if config.host_discovery_script is None:
+        return config
+    script = find_script(config.host_discovery_script)
+    least = config.world_size or config.min_np or 1
+    hosts = await_hosts(script, least, config.start_timeout_s, remark)
+    return replace(config, host_discovery_script=script, hosts=hosts)
 
 
 def _start_mpi(config: LaunchConfig, run: RunJob) -> int:

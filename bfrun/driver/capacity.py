@@ -27,7 +27,7 @@ def check_capacity(plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
     problems = []
     for host, session in zip(plan.hosts, sessions, strict=True):
         assert session.ready is not None
-        ranks = len(host.processes)
+        ranks = max(len(host.processes), host.slots)
         for limit in session.ready.limits:
             needed = limit.used + ranks * limit.per_rank
             if needed > limit.limit:

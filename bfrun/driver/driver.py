@@ -185,7 +185,8 @@ def _drive(
 ) -> Verdict:
     logs = None
     if config.output_dir is not None:
-        make_room_for_logs(plan.world_size)
+        most = max(plan.world_size, sum(host.slots for host in plan.hosts))
+        make_room_for_logs(most)
         logs = LogFiles(config.output_dir, [spec.rank for spec in plan.processes])
     job = Job(
         plan,
@@ -234,14 +235,15 @@ def _drive(
         leftovers,
         losses=job.membership.losses,
         joined=job.membership.remaining,
-        world_size=plan.world_size,
+        left=job.membership.left,
+        world_size=job.size,
         interrupted_by=None if number is None else signal.Signals(number).name,
         interrupted_code=0 if number is None else 128 + number,
         tails=job.printer.tails(),
         log_paths=logs.stderr_paths() if logs is not None else {},
         left_early=job.membership.left_early(),
         # The caller of a function gets the report as an exception, without the output.
-        shown=job.printer.shown(range(plan.world_size)) if task is None else (),
+        shown=job.printer.shown(range(job.size)) if task is None else (),
         verbose=config.verbose,
         hint_of=functools.partial(hint_of, config),
     )

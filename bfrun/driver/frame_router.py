@@ -33,6 +33,10 @@ class FrameRouter:
         self._unshown: dict[int, int] = {}
         self._repeated: dict[int, int] = {}
 
+    def move(self, rank: int, host: int) -> None:
+        """Send the frames for a rank to the agent of another host from now on."""
+        self._session_of[rank] = self.sessions[host]
+
     @property
     def has_backlog(self) -> bool:
         """Whether frames wait to be sent."""

@@ -16,6 +16,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.agent_search import AgentSearch, LostAgents, search_limit_s
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.frame_router import FrameRouter
+from bfrun.driver.host_discovery import HostDiscovery
 from bfrun.driver.job_record import TOUCH_EVERY_S, HeldRecord
 from bfrun.driver.membership import first_failure
 from bfrun.driver.rank_supervisor import RankSupervisor
@@ -107,6 +108,10 @@ class Job:
         self.membership = self._ranks.membership
         self._stdin = StdinSource() if config.stdin else None
         self._traces = _trace_collector(config, plan)
+        self._discovery = None
+        if config.host_discovery_script is not None:
+            script = config.host_discovery_script
+            self._discovery = HostDiscovery(script, self.printer.say)
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
@@ -155,10 +160,17 @@ class Job:
             self.printer.say(f"bfrun: {self._traces.finish()}")
         return leftovers
 
+    @property
+    def size(self) -> int:
+        """Number of ranks of the job, of those that are missing, too."""
+        return self._ranks.size
+
     def close(self) -> None:
-        """Delete the collected traces, and end the searches for agents."""
+        """Delete the collected traces, and end searches for agents and for hosts."""
         if self._lost_agents is not None:
             self._lost_agents.close()
+        if self._discovery is not None:
+            self._discovery.close()
         if self._traces is not None:
             self._traces.close()
 
@@ -174,7 +186,7 @@ class Job:
             attach_key=self._record.record.key if self._record is not None else "",
             outlives_silence=self._lost_agents is not None,
         )
-        self._ranks.start_with(starts)
+        self._ranks.starts.start_with(starts)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
             for part in self._task.frames() if self._task is not None else ():
                 session.send(part)
@@ -203,6 +215,7 @@ class Job:
                 self._router.to_agent_of(0, self._stdin.read())
         self._router.acknowledge()
         now = time.monotonic()
+        self._look_for_hosts()
         self._ranks.step(now)
         if self._traces is not None and (question := self._traces.question(now)):
             self._router.to_agents(question)
@@ -216,6 +229,13 @@ class Job:
     def _unwatch(self, session: AgentSession) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(session.connection)
+
+    def _look_for_hosts(self) -> None:
+        """Ask the discovery script now and then which hosts the job may use."""
+        if self._discovery is not None and not self._shutdown.has_begun:
+            hosts = self._discovery.step()
+            if hosts is not None:
+                self._ranks.starts.use_hosts(hosts)
 
     def _receive(self, session: AgentSession) -> None:
         frames = session.receive()
@@ -252,14 +272,17 @@ class Job:
             self._selector.unregister(self._stdin.fd)
 
     def _watch_agents(self) -> None:
-        for session, ranks in self._ranks_of.items():
+        for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+            ranks = self._ranks.starts.ranks_on(host.index)
             session.check()
             # Ranks that have not met end with the connection of their agent.
             if self._lost_agents is not None and self._ranks.has_met:
                 self._look_for(session, ranks, self._lost_agents)
-            elif session.lost and not session.ended and self._has_rank(ranks):
-                noticed_after_s = MARGIN_S if session.silent else 0.0
-                self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
+            elif session.lost and not session.ended:
+                self._ranks.starts.agent_lost(host.index)
+                if self._has_rank(ranks):
+                    noticed_after_s = MARGIN_S if session.silent else 0.0
+                    self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
 
     def _has_rank(self, ranks: list[int]) -> bool:
         return any(not self.membership.members[rank].ended for rank in ranks)
@@ -435,7 +458,7 @@ class Job:
 
     def _on_output_closed(self, frame: OutputClosed) -> None:
         self._end_lines(frame.rank)
-        self._ranks.output_closed(frame.rank)
+        self._ranks.starts.has_ended(frame.rank)
 
     def _on_output_lost(self, frame: OutputLost) -> None:
         self.printer.say(

@@ -35,8 +35,11 @@ class Member:
         status: Exit status of the command, negative for a signal; None before its end.
         announced: Whether the other ranks have been told of its end.
         ended: Whether the agent can report nothing more about it, such as a status.
-        stay: Number of earlier processes of the rank.
-        is_joining: Whether it has been started again and has not joined the job yet.
+        stay: Number of its process, 0 for the one with which the job began.
+        is_joining: Whether it was started while the job ran, and has not joined it yet.
+        is_on_trial: Whether no process of its slot has ever taken part in the job, so
+            that its errors may be those of a machine.
+        has_left: Whether it has left the job because its slot was to end.
     """
 
     rank: int
@@ -48,6 +51,8 @@ class Member:
     ended: bool = False
     stay: int = 0
     is_joining: bool = False
+    is_on_trial: bool = False
+    has_left: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Failure:
         peers: Lost ranks that the rank's error names.
         error: The error that the rank itself reported, with 0 for each number. If a
             mistake in the program is the cause, other ranks report the same one.
-        stay: Number of earlier processes of the rank when this one failed.
+        stay: Number of the rank's process that has failed.
     """
 
     rank: int
@@ -129,16 +134,21 @@ class Membership:
 
     @property
     def remaining(self) -> list[int]:
-        """The ranks that have not failed, whether they still run or not.
+        """The ranks that have not failed or left, whether they still run or not.
 
-        Ranks that have been started again count once they have joined.
+        Ranks that were started while the job ran count once they have joined.
         """
         failed = self._failed
         return [
             rank
             for rank, member in self.members.items()
-            if rank not in failed and not member.is_joining
+            if not (rank in failed or member.is_joining or member.has_left)
         ]
+
+    @property
+    def left(self) -> list[int]:
+        """The ranks that have left because their slots were to end."""
+        return [rank for rank, member in self.members.items() if member.has_left]
 
     @property
     def _failed(self) -> dict[int, Failure]:
@@ -176,21 +186,34 @@ class Membership:
         self.failures[:0] = self.losses
         self.losses = []
 
-    def respawn(self, rank: int) -> int:
-        """Note that a rank whose process has ended is started again.
+    def start_newcomer(self, rank: int, host: str, *, is_on_trial: bool = False) -> int:
+        """Note that a process of a rank is started while the job runs.
+
+        Args:
+            rank: The rank. Its last process, if it had one, has ended.
+            host: Name of its host.
+            is_on_trial: As in ``Member``.
 
         Returns:
-            The number of earlier processes of the rank.
+            The number of the process.
         """
-        old = self.members[rank]
-        stay = old.stay + 1
-        self.members[rank] = Member(rank, old.host, stay=stay, is_joining=True)
+        old = self.members.get(rank)
+        stay = 1 if old is None else old.stay + 1
+        self.members[rank] = Member(
+            rank, host, stay=stay, is_joining=True, is_on_trial=is_on_trial
+        )
         return stay
 
     def joined(self, rank: int) -> str:
         """Note that a rank has joined the job, and return what to call its process."""
         member = self.members[rank]
-        member.is_joining = False
+        member.is_joining = member.is_on_trial = False
+        return _describe(member)
+
+    def leave(self, rank: int) -> str:
+        """Note that a rank has left the job, and return what to call its process."""
+        member = self.members[rank]
+        member.has_left = True
         return _describe(member)
 
     def give_up(self) -> list[int]:
@@ -238,8 +261,10 @@ class Membership:
             text += f": {said.reason}"
         # An error about a lost rank has other numbers and names on each rank.
         error = said.cause if said.peers else f"{said.cause}: {said.reason}"
-        if member.is_joining and (said.peers or said.cause == "CommunicationTimeout"):
-            # It has waited in vain, or the rank with its state was lost.
+        has_waited = said.peers or said.cause == "CommunicationTimeout"
+        if member.is_on_trial or (member.is_joining and has_waited):
+            # It has waited in vain, the rank with its state was lost, or a machine that
+            # is new to the job may lack something.
             error = ""
         if said.cause == "PeerLostError" and not said.peers:
             # The others have gone on without it. They may be known to do so only later,

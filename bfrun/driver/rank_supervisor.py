@@ -11,11 +11,10 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.admissions import Admissions
 from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import Change, Membership
+from bfrun.driver.rank_starts import RankStarts
 from bfrun.driver.record_table import RecordTable
-from bfrun.driver.respawn import Respawns
 from bfrun.driver.shutdown import EXIT_S, Shutdown
 from bfrun.driver.stall_tracker import StallTracker
-from bfrun.driver.start_frames import StartFrames
 from bfrun.errors import ProtocolError
 from bfrun.frames.agent_to_driver import (
     FromRank,
@@ -80,14 +79,13 @@ class RankSupervisor:
         say: Callable[[str], None],
         task: Task | None,
     ) -> None:
-        hosts = plan.host_of_rank
-        self.membership = Membership.of(hosts)
+        self._hosts = plan.host_of_rank
+        self.membership = Membership.of(self._hosts)
         self._router = router
         self._shutdown = shutdown
         self._say = say
         self._task = task
         self._config = config
-        self._size = plan.world_size
         self._ends = False  # a failure ends the job
         self._replays = False
         self._has_given_notice = False
@@ -100,9 +98,10 @@ class RankSupervisor:
         self._kill_at: dict[int, float] = {}
         self._records = RecordTable(plan.world_size, config.start_timeout_s)
         self._admissions = Admissions(plan.world_size)
-        self._respawns = Respawns() if config.respawn else None
-        self._starts: StartFrames | None = None
-        self._stalls = StallTracker(hosts)
+        self.starts = RankStarts(
+            plan, config, self.membership, self._admissions, router, say
+        )
+        self._stalls = StallTracker(self._hosts)
         self.handlers: dict[type[Frame], Callable[[Any], None]] = {
             RankStarted: self._on_started,
             RankNotStarted: self._on_not_started,
@@ -114,6 +113,11 @@ class RankSupervisor:
             RankStopped: self._on_stopped,
             Inspection: self._on_inspection,
         }
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of the job, of those that are missing, too."""
+        return self._admissions.size
 
     @property
     def has_met(self) -> bool:
@@ -170,8 +174,13 @@ class RankSupervisor:
         self._router.answer(self._records.expire(now))
         self._kill_lost(now)
         self._count(now)
-        if self._respawns is not None:
-            self._respawn(self._respawns, now)
+        self.starts.give_up()
+        if not (self._ends or self.membership.ending):
+            for rank in self.starts.step(now):
+                self._kill_at.pop(rank, None)
+                self._hosts[rank] = self.membership.members[rank].host
+                if self._task is not None:
+                    self._task.forget(rank)
         if not self._stalls.asked:
             return
         members = self.membership.members.values()
@@ -196,8 +205,6 @@ class RankSupervisor:
             is_certain: Whether they have ended for certain. If not, the other ranks are
                 not told, because they would go on without them.
         """
-        if self._respawns is not None:
-            self._respawns.close(ranks)  # nobody can start these ranks again
         changes = self.membership.agent_lost(ranks, reason)
         self._announce(changes, noticed_after_s, tells_ranks=is_certain)
 
@@ -228,6 +235,8 @@ class RankSupervisor:
                 self._announced.append(frame)
             if isinstance(frame, RankLost):
                 self._on_lost(frame, noticed_after_s)
+            else:
+                self.starts.finished(frame.rank)
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
             self._router.answer(self._admissions.ended(frame.rank))
@@ -243,13 +252,9 @@ class RankSupervisor:
             and self.membership.outlive(frame.rank)
         )
         if survives:
-            left = len(self.membership.remaining)
-            rest = f"the job goes on with {left} of {self._size} ranks"
-            self._say(f"bfrun: {frame.text}; {rest}")
+            self._say(f"bfrun: {frame.text}; {self.starts.rest}")
             self._kill_at[frame.rank] = now + EXIT_S
-            respawns = self._respawns
-            if respawns is not None and (why := respawns.lost(frame.rank, now)):
-                self._say(f"bfrun: {why}")
+            self.starts.lost(frame.rank, now)
             return
         if told:
             self._shutdown.expect(frame.rank, now)
@@ -266,7 +271,8 @@ class RankSupervisor:
         if left >= least or self._ends or self.membership.ending:
             self._too_few_since = None
             return
-        few = f"{left} of {self._size} ranks are left, fewer than --min-np {least}"
+        size = self._admissions.size
+        few = f"{left} of {size} ranks are left, fewer than --min-np {least}"
         if self._too_few_since is None:
             self._too_few_since = now
             self._say(f"bfrun: {few}; the job ends if that lasts for {limit_s:g} s")
@@ -286,44 +292,14 @@ class RankSupervisor:
                 frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
                 self._router.to_agent_of(rank, frame)
 
-    # Ranks that are started again
-
-    def start_with(self, starts: StartFrames) -> None:
-        """Take the frames with which ranks are started again."""
-        self._starts = starts
-
-    def output_closed(self, rank: int) -> None:
-        """Note that all output of a rank's last process has been received."""
-        if self._respawns is not None:
-            self._respawns.has_ended(rank)
-
-    def _respawn(self, respawns: Respawns, now: float) -> None:
-        """Start the ranks that are due again, and end those that can no longer join."""
-        for rank in self.membership.give_up():
-            frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
-            self._router.to_agent_of(rank, frame)
-        if self._ends or self.membership.ending or not self._admissions.is_possible:
-            return
-        for rank in respawns.due(now):
-            if self.membership.members[rank].ended and self._starts is not None:
-                respawns.started(rank, now)
-                self._kill_at.pop(rank, None)
-                if self._task is not None:
-                    self._task.forget(rank)
-                stay = self.membership.respawn(rank)
-                self._admissions.respawned(rank, stay)
-                self._say(f"bfrun: starting rank {rank} again")
-                self._router.to_agent_of(rank, self._starts.again(rank, stay))
-
     def _on_moved(self, rank: int, said: Joined) -> None:
         # A rank that has changed may call init again before the newcomers have.
-        self._records.returned(self._admissions.joining)
+        self._records.returned(self._admissions.joining, self._admissions.size)
         has_joined, answers = self._admissions.moved(rank, said.generation)
         if has_joined:
             process = self.membership.joined(rank)
-            left = len(self.membership.remaining)
-            rest = f"the job goes on with {left} of {self._size} ranks"
-            self._say(f"bfrun: {process} has joined; {rest}")
+            self.starts.joined(rank)
+            self._say(f"bfrun: {process} has joined; {self.starts.rest}")
         self._router.answer(answers)
 
     # Reports of agents
@@ -332,8 +308,7 @@ class RankSupervisor:
         self.membership.command_started(frame.rank, frame.pid)
 
     def _on_not_started(self, frame: RankNotStarted) -> None:
-        if self._respawns is not None:
-            self._respawns.close([frame.rank])
+        self.starts.not_started(frame.rank)
         self._announce(self.membership.not_started(frame.rank, frame.error))
 
     def _on_hello(self, frame: Hello) -> None:
@@ -414,7 +389,10 @@ class RankSupervisor:
         elif isinstance(said, AskToJoin):
             self._router.answer(self._admissions.asked(rank))
         elif isinstance(said, Admits):
-            self._router.answer(self._admissions.set_willing(rank, said.willing))
+            answers = self._admissions.set_willing(rank, said.willing, said.grows)
+            self._router.answer(answers)
+            if said.willing:
+                self.starts.is_willing(rank)
         elif isinstance(said, JoinRecord):
             self._router.answer(
                 self._admissions.publish(rank, said.generation, said.record)

@@ -65,8 +65,14 @@ class RecordTable:
         self._gone[rank] = why
         return self._close_hopeless()
 
-    def returned(self, ranks: Iterable[int]) -> None:
-        """Note that other processes of ended ranks take part in later rounds."""
+    def returned(self, ranks: Iterable[int], world_size: int) -> None:
+        """Note that more processes take part in later rounds.
+
+        Args:
+            ranks: Their ranks, of which earlier processes may have ended.
+            world_size: Number of ranks that must publish from now on.
+        """
+        self._world_size = world_size
         for rank in ranks:
             self._gone.pop(rank, None)
 

@@ -69,6 +69,7 @@ def make_verdict(
     *,
     losses: Sequence[Failure] = (),
     joined: Collection[int] = (),
+    left: Collection[int] = (),
     world_size: int = 0,
     interrupted_by: str | None = None,
     interrupted_code: int = 0,
@@ -86,7 +87,9 @@ def make_verdict(
         leftovers: Processes that are left on the hosts.
         losses: Failures that the job has survived, in order of arrival.
         joined: Ranks that were never lost, or have joined again since.
-        world_size: Number of ranks at the start.
+        left: Ranks that have left the job while it went on.
+        world_size: Number of ranks, also of those that are lost or have left. Ranks
+            with higher numbers have never joined.
         interrupted_by: Name of the signal that ended the job, if the user sent one.
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
@@ -100,10 +103,10 @@ def make_verdict(
     if first is None:
         if interrupted_by is None:
             if losses:
-                gone = (loss.rank for loss in losses if loss.rank not in joined)
-                lost = tuple(dict.fromkeys(gone))
-                left = world_size - len(lost)
-                text = f"bfrun: finished with {left} of {count(world_size, 'rank')}"
+                gone = [loss.rank for loss in losses if loss.rank not in joined]
+                lost = tuple(dict.fromkeys(r for r in gone if r < world_size))
+                rest = world_size - len({*lost, *left})
+                text = f"bfrun: finished with {rest} of {count(world_size, 'rank')}"
                 return Verdict(0, f"{text}; {_lost(losses)}; {leftovers}", lost=lost)
             unclean = any(leftovers.left.values()) or leftovers.silent
             return Verdict(0, f"bfrun: {leftovers}" if unclean or verbose else "")

@@ -1,78 +1,78 @@
-"""Decides when lost ranks are started again. Does no I/O.
+"""Decides when a slot whose process was lost gets another one. Does no I/O.
 
-A rank waits for a while before it is started again, and twice as long as the last time
-if its last process has not lived for long. If several processes have been lost in one
-slot within a short time, the slot stays empty, because one more process there would
-only cost the other ranks their time.
+A slot waits for a while before a process is started there again, and twice as long as
+the last time if its last process has not lived for long. If it has lost several
+processes within a short time, it stays empty, because one more would only cost the
+other ranks their time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 # A process that was lost sooner after its start has not lived for long.
 _LONG_LIFE_S = 60.0
-# A rank is not started again after this many losses within this time.
-_MAX_LOSSES = 3
-_WITHIN_S = 60.0
+# A slot stays empty after this many losses within this time.
+MAX_LOSSES = 3
+WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, order=True)
+class HostSlot:
+    """A slot of a host, for one rank.
+
+    Attributes:
+        host: Position of the host in the plan.
+        number: Number of the slot on its host, from 0.
+    """
+
+    host: int
+    number: int
 
 
 class Respawns:
-    """The slots whose processes have been lost, and when the next one starts."""
+    """The slots whose processes have been lost, and when the next ones start."""
 
     def __init__(self) -> None:
-        self._lost_at: dict[int, list[float]] = {}
-        self._due: dict[int, float] = {}
-        self._wait_s: dict[int, float] = {}
-        self._started_at: dict[int, float] = {}
-        # Slots whose last process has ended and shown all of its output.
-        self._ended: set[int] = set()
+        self._lost_at: dict[HostSlot, list[float]] = {}
+        self._due: dict[HostSlot, float] = {}
+        self._wait_s: dict[HostSlot, float] = {}
+        # When the last process was started, in slots that have waited.
+        self._started_at: dict[HostSlot, float] = {}
         # Slots that stay empty.
-        self._closed: set[int] = set()
+        self._closed: set[HostSlot] = set()
 
-    def lost(self, rank: int, now: float) -> str:
-        """Note that the process of a rank is lost.
+    def lost(self, slot: HostSlot, now: float) -> bool:
+        """Note that the process in a slot is lost.
 
         Returns:
-            Why it is not started again; empty if it is, or if that is known.
+            Whether the slot stays empty because of this loss.
         """
-        times = self._lost_at.setdefault(rank, [])
+        times = self._lost_at.setdefault(slot, [])
         times.append(now)
-        if rank in self._closed:
-            return ""
-        if len(times) >= _MAX_LOSSES and now - times[-_MAX_LOSSES] < _WITHIN_S:
-            self.close([rank])
-            return (
-                f"rank {rank} was lost {_MAX_LOSSES} times within {_WITHIN_S:g} s, so "
-                "it is not started again"
-            )
+        if slot in self._closed:
+            return False
+        if len(times) >= MAX_LOSSES and now - times[-MAX_LOSSES] < WITHIN_S:
+            self.close(slot)
+            return True
         wait_s = _FIRST_WAIT_S
-        if rank in self._started_at and now - self._started_at[rank] < _LONG_LIFE_S:
-            wait_s = min(2 * self._wait_s[rank], _LONGEST_WAIT_S)
-        self._wait_s[rank] = wait_s
-        self._due[rank] = now + wait_s
-        return ""
+        if slot in self._started_at and now - self._started_at[slot] < _LONG_LIFE_S:
+            wait_s = min(2 * self._wait_s[slot], _LONGEST_WAIT_S)
+        self._wait_s[slot] = wait_s
+        self._due[slot] = now + wait_s
+        return False
 
-    def close(self, ranks: Collection[int]) -> None:
-        """Start these ranks no more."""
-        self._closed.update(ranks)
-        for rank in ranks:
-            self._due.pop(rank, None)
+    def close(self, slot: HostSlot) -> None:
+        """Start nothing more in a slot."""
+        self._closed.add(slot)
 
-    def has_ended(self, rank: int) -> None:
-        """Note that nothing is left of the last process of a rank."""
-        self._ended.add(rank)
+    def started(self, slot: HostSlot, now: float) -> None:
+        """Note that a process is started in a slot."""
+        if slot in self._wait_s:
+            self._started_at[slot] = now
 
-    def due(self, now: float) -> list[int]:
-        """Return the ranks that are to be started now."""
-        return [
-            rank for rank, at in self._due.items() if at <= now and rank in self._ended
-        ]
-
-    def started(self, rank: int, now: float) -> None:
-        """Note that a rank has been started again."""
-        self._started_at[rank] = now
-        del self._due[rank]
-        self._ended.discard(rank)
+    def is_due(self, slot: HostSlot, now: float) -> bool:
+        """Return whether a process may be started in a slot now."""
+        return slot not in self._closed and now >= self._due.get(slot, now)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from bfrun.config import LaunchConfig
-from bfrun.env import FOREIGN_PREFIXES
+from bfrun.env import FOREIGN_PREFIXES, Placement
 from bfrun.frames.agent_to_rank import Welcome
 from bfrun.frames.driver_to_agent import RankCommand, Start
-from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
+from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec, plan_process
 
 # A frame for a thousand ranks could be too long, because it has a copy of the
 # environment for each rank.
@@ -47,6 +49,7 @@ class StartFrames:
             "MASTER_ADDR": first[0] if first else "127.0.0.1",
             "MASTER_PORT": str(master_port),
         }
+        self._hosts = len(plan.hosts)
         self._of_rank = {
             spec.rank: (host, spec) for host in plan.hosts for spec in host.processes
         }
@@ -54,14 +57,46 @@ class StartFrames:
     def of_host(self, host: HostPlan) -> list[Start]:
         """Return the frames for the agent of ``host``, in rank order."""
         commands = [self._command(host, spec, 0) for spec in host.processes]
+        # An agent without ranks learns the settings of the job, too.
         return [
             self._start(commands[first : first + _RANKS_PER_FRAME])
-            for first in range(0, len(commands), _RANKS_PER_FRAME)
+            for first in range(0, max(len(commands), 1), _RANKS_PER_FRAME)
         ]
 
     def again(self, rank: int, stay: int) -> Start:
-        """Return the frame that starts a rank again, for the ``stay``-th time."""
+        """Return the frame that starts a rank again in the slot that it had.
+
+        Args:
+            rank: The rank.
+            stay: Number of the process.
+        """
         host, spec = self._of_rank[rank]
+        return self._start([self._command(host, spec, stay)])
+
+    def newcomer(
+        self, host: HostPlan, position: int, rank: int, stay: int, size: int
+    ) -> Start:
+        """Return the frame that starts a rank in any slot of a job that grows.
+
+        Args:
+            host: Its host.
+            position: Number of its slot on the host.
+            rank: The rank.
+            stay: Number of the process.
+            size: Number of ranks of the job.
+
+        Raises:
+            LaunchError: The host lacks the GPUs or the cores for it.
+        """
+        placement = Placement(
+            rank=rank,
+            world_size=size,
+            local_rank=position,
+            local_world_size=max(host.slots, position + 1),
+            machine_rank=host.index,
+            machine_world_size=self._hosts,
+        )
+        spec = plan_process(self._config, host, position, placement, os.environ)
         return self._start([self._command(host, spec, stay)])
 
     def _start(self, commands: list[RankCommand]) -> Start:
@@ -98,6 +133,7 @@ class StartFrames:
             trace=config.timeline_filename is not None,
             survives_losses=config.on_failure == "continue",
             respawns=config.respawn,
+            grows=config.may_grow,
             stay=stay,
         )
         return RankCommand(

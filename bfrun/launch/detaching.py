@@ -66,6 +66,8 @@ def _obstacle(config: LaunchConfig, is_program: bool) -> str:
     """Return why a job cannot go on without its driver, or ""."""
     if config.on_failure != "continue":
         return "it ends with its bfrun; add --on-failure continue"
+    if config.may_grow:
+        return "only bfrun can start more ranks; leave --max-np and the script out"
     if config.respawn:
         return "only bfrun can start lost ranks again; leave --respawn out"
     if config.stdin:

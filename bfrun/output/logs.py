@@ -43,16 +43,21 @@ class LogFiles:
 
     def _open(self, parent: str, ranks: list[int]) -> None:
         self.folder, folder = make_run_folder(parent)
-        width = len(str(max(ranks)))
+        self._width = len(str(max(ranks)))
         try:
             for rank in ranks:
-                for stream in ("stdout", "stderr"):
-                    name = f"rank{rank:0{width}}.{stream}"
-                    self._paths[rank, stream] = os.path.join(self.folder, name)
-                    self._fds[rank, stream] = create_file(name, 0o600, folder)
+                self._open_rank(rank, folder)
         finally:
             os.close(folder)
         link_newest(self.folder, LATEST)
+
+    def _open_rank(self, rank: int, folder: int | None = None) -> None:
+        """Create the files of one rank, relative to a descriptor of the folder."""
+        for stream in ("stdout", "stderr"):
+            name = f"rank{rank:0{self._width}}.{stream}"
+            path = self._paths[rank, stream] = os.path.join(self.folder, name)
+            where = path if folder is None else name
+            self._fds[rank, stream] = create_file(where, 0o600, folder)
 
     def write(self, rank: int, stream: str, data: bytes) -> str:
         """Append to the file of one stream, unless that has failed before.
@@ -62,13 +67,16 @@ class LogFiles:
         Returns:
             A warning for the user at the first error of the job, otherwise "".
         """
-        fd = self._fds.get((rank, stream))
-        if fd is None:
-            return ""
         try:
+            if (rank, stream) not in self._paths:  # the rank was started later
+                self._open_rank(rank)
+            fd = self._fds.get((rank, stream))
+            if fd is None:
+                return ""
             write_all(fd, data)
         except OSError as error:
-            os.close(self._fds.pop((rank, stream)))
+            if (rank, stream) in self._fds:
+                os.close(self._fds.pop((rank, stream)))
             self._incomplete.add((rank, stream))
             if len(self._incomplete) > 1:
                 return ""

@@ -165,7 +165,7 @@ class ChurnJob:
     def _await(self, done: Callable[[], bool], what: str) -> None:
         def look() -> bool:
             assert self.job.process.poll() is None, self._told("bfrun has ended")
-            assert "so it is not started again" not in self.job.err, self._told(what)
+            assert "so it stays empty" not in self.job.err, self._told(what)
             return done()
 
         wait_until(look, lambda: self._told(what), _BACK_S)

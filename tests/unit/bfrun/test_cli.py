@@ -71,6 +71,70 @@ def test_options_for_failures_that_do_not_go_together(options, text, capfd):
     assert text in capfd.readouterr().err
 
 
+LOCAL = ("-H", "localhost:4")
+GOES_ON = ("--on-failure", "continue")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((*LOCAL, "--max-np", "3"), "--max-np is for jobs that go on while ranks"),
+        (
+            ("--host-discovery-script", "x"),
+            "--host-discovery-script is for jobs that go on while ranks",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--max-np", "1"),
+            "--max-np must be at least -np (2), got 1",
+        ),
+        (
+            (*GOES_ON, "--max-np", "3"),
+            "--max-np: the number of free slots is not known",
+        ),
+        (
+            (*GOES_ON, "--host-discovery-script", "/no/script"),
+            "--host-discovery-script '/no/script' does not exist",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--host-discovery-script", "x"),
+            "names the hosts, so leave -H and --hostfile out",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--max-np", "3", "--oversubscribe"),
+            "--max-np does not go with --oversubscribe yet",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--max-np", "3", "--timeline-filename", "t.json"),
+            "--max-np does not go with --timeline-filename yet",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--max-np", "3", "--min-np", "3"),
+            "--min-np must be at least 1 and at most the number of ranks (2), got 3",
+        ),
+        (
+            (*GOES_ON, *LOCAL, "--max-np", "3", "--job-name", "a"),
+            "leave --max-np and the script out",
+        ),
+    ],
+)
+def test_options_for_growing_jobs_that_do_not_go_together(options, text, capfd):
+    assert bfrun.cli.main([*options, "-np", "2", "true"]) == 1
+    assert text in capfd.readouterr().err
+
+
+def test_a_job_begins_with_the_hosts_that_the_script_names(tmp_path, capfd):
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2; echo 127.0.0.1:2\n")
+    script.chmod(0o755)
+    options = [*GOES_ON, "--host-discovery-script", str(script), "--dry-run"]
+    assert bfrun.cli.main([*options, "true"]) == 0
+    assert "4 ranks on 2 hosts" in capfd.readouterr().out
+    assert bfrun.cli.main([*options, "--max-np", "3", "true"]) == 0
+    assert "3 ranks on 2 hosts" in capfd.readouterr().out
+    assert bfrun.cli.main([*options, "--start-timeout", "0.1", "-np", "5", "true"]) == 1
+    assert "names 4 slots, but the job needs 5" in capfd.readouterr().err
+
+
 def test_min_np_may_not_exceed_the_ranks_that_the_hosts_hold(capfd):
     options = ["--on-failure", "continue", "--min-np", "3", "-H", "localhost:2"]
     assert bfrun.cli.main([*options, "true"]) == 1

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfrun.config import LaunchConfig
+from bfrun.env import Placement
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
-from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
+from bfrun.plan import (
+    HostFacts,
+    LaunchPlan,
+    make_plan,
+    plan_process,
+    with_addresses,
+)
 
 EIGHT = HostFacts(tuple(range(8)), (tuple(range(4)), tuple(range(4, 8))))
 
@@ -174,3 +181,25 @@ def test_every_rank_is_placed_once(slots, extra, cut):
         assert [place.local_rank for place in mine] == list(range(len(mine)))
         assert {place.local_world_size for place in mine} == {len(mine)}
         assert cut is None or len(mine) <= cut
+
+
+def test_a_job_that_may_grow_has_room_on_further_hosts():
+    hosts = (Host("a", 2), Host("b", 4), Host("c", 1))
+    made = plan(*hosts, world_size=1, max_np=5)
+    assert rank_counts(made) == {"a": 1, "b": 0}
+    assert [host.slots for host in made.hosts] == [2, 3]
+    # Later ranks share the cores with the first.
+    assert variable(made, "OMP_NUM_THREADS") == ["4"]
+    made = plan(*hosts, max_np=5)
+    assert rank_counts(made) == {"a": 2, "b": 3}
+    made = plan(*hosts, world_size=2, host_discovery_script="x")
+    assert [host.slots for host in made.hosts] == [2, 4, 1]
+
+
+def test_a_rank_that_starts_later_gets_the_cores_of_its_slot():
+    config = LaunchConfig(("x",), 1, (Host("a", 2),), bind_to="core", max_np=2)
+    (host,) = make_plan(config, {Host("a", 2): EIGHT}, {}).hosts
+    placement = Placement(3, 4, 1, 2, 0, 1)
+    spec = plan_process(config, host, 1, placement, {})
+    assert (spec.rank, spec.cpus) == (3, (4, 5, 6, 7))
+    assert spec.environment["BLUECOMM_LOCAL_RANK"] == "1"

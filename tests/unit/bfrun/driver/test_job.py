@@ -14,6 +14,7 @@ from bfrun.driver.takeover import Takeover
 from bfrun.frames.agent_to_driver import AgentEnded, RankExited, RankStarted
 from bfrun.frames.driver_to_agent import EndRanks
 from bfrun.hosts import LOCALHOST
+from bfrun.plan import make_plan
 
 
 class FakeConnection:
@@ -77,8 +78,7 @@ def test_a_job_ends_or_goes_on_but_not_both(numbers, detaches, readable_fd):
         busy=False,
         taken_at=0.0,
     )
-    host = SimpleNamespace(host=LOCALHOST, processes=[SimpleNamespace(rank=0)])
-    plan = SimpleNamespace(hosts=[host], host_of_rank={0: "localhost"}, world_size=1)
+    plan = make_plan(LaunchConfig(("x",), 1), {}, {})
     other_fd = os.dup(readable_fd)
     connection = FakeConnection(other_fd)
     job = Job(

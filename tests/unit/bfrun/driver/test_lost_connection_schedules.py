@@ -7,7 +7,6 @@ all others are gone.
 """
 
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +17,17 @@ from bfrun.frames.agent_to_driver import FromRank, RankExited, RankStarted
 from bfrun.frames.driver_to_agent import SignalRanks
 from bfrun.frames.driver_to_rank import RankLost
 from bfrun.frames.rank_to_driver import RankExcluded
+from bfrun.hosts import Host
+from bfrun.plan import make_plan
 
 HOSTS = {"a": [0, 1, 2], "b": [3, 4], "c": [5]}
 HOST_OF = {rank: name for name, ranks in HOSTS.items() for rank in ranks}
-PLAN = SimpleNamespace(host_of_rank=HOST_OF, world_size=len(HOST_OF))
-CONFIG = LaunchConfig(command=("x",), on_failure="continue")
+CONFIG = LaunchConfig(
+    command=("x",),
+    hosts=tuple(Host(name, len(ranks)) for name, ranks in HOSTS.items()),
+    on_failure="continue",
+)
+PLAN = make_plan(CONFIG, {}, {})
 
 
 class World:

@@ -267,7 +267,7 @@ def lose(members, rank, **said):
 
 def test_a_rank_that_is_started_again_counts_once_it_has_joined(members):
     assert lose(members, 1)
-    assert members.respawn(1) == 1
+    assert members.start_newcomer(1, "a") == 1
     members.hello(1, 201)
     assert members.remaining == [0, 2]
     assert members.joined(1) == "rank 1 on a (pid 201)"
@@ -277,17 +277,17 @@ def test_a_rank_that_is_started_again_counts_once_it_has_joined(members):
 
 def test_a_newcomer_may_be_lost_itself(members):
     assert lose(members, 1)
-    members.respawn(1)
+    members.start_newcomer(1, "a")
     (frame,) = members.exited(1, -9)
     assert (frame.rank, frame.stay) == (1, 1)
     assert members.outlive(1)
     assert [failure.stay for failure in members.losses] == [0, 1]
-    assert members.respawn(1) == 2
+    assert members.start_newcomer(1, "a") == 2
 
 
 def test_the_same_error_twice_on_one_rank_is_a_mistake_in_the_program(members):
     assert lose(members, 1)
-    members.respawn(1)
+    members.start_newcomer(1, "a")
     assert not lose(members, 1)
     assert [failure.rank for failure in members.failures] == [1, 1]
 
@@ -295,7 +295,7 @@ def test_the_same_error_twice_on_one_rank_is_a_mistake_in_the_program(members):
 def test_a_newcomer_that_needs_a_lost_rank_makes_no_mistake(members):
     for _ in range(3):
         assert lose(members, 1, cause="PeerLostError", peers=[0])
-        members.respawn(1)
+        members.start_newcomer(1, "a")
 
 
 def test_ranks_that_were_left_out_make_no_mistake(members):
@@ -313,7 +313,7 @@ def test_losses_end_the_job_after_all(members):
 
 def test_no_job_goes_on_with_newcomers_only(members):
     assert lose(members, 1)
-    members.respawn(1)
+    members.start_newcomer(1, "a")
     members.exited(0, 0)
     assert members.give_up() == []
     members.exited(2, -9)
@@ -323,3 +323,23 @@ def test_no_job_goes_on_with_newcomers_only(members):
     assert members.exited(1, -9) == []
     assert [one.rank for one in members.losses] == [1, 2]
     assert members.all_ended
+
+
+def test_an_error_in_a_slot_on_trial_may_be_that_of_a_machine(members):
+    for rank in (3, 4):
+        assert members.start_newcomer(rank, "new", is_on_trial=True) == 1
+        assert lose(members, rank, cause="ImportError")
+    # Once it has joined, its errors count.
+    members.start_newcomer(3, "new", is_on_trial=True)
+    members.joined(3)
+    assert lose(members, 3, cause="ImportError")
+    assert not lose(members, 1, cause="ImportError")
+
+
+def test_a_rank_that_has_left_does_not_count(members):
+    members.hello(1, 101)
+    assert members.leave(1) == "rank 1 on a (pid 101)"
+    assert (members.remaining, members.left) == ([0, 2], [1])
+    members.start_newcomer(1, "c")
+    members.joined(1)
+    assert (members.remaining, members.left) == ([0, 1, 2], [])

@@ -1,7 +1,7 @@
 """Notices that the driver gives to ranks, and ranks that it has killed."""
 
 import signal
-from types import SimpleNamespace
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.driver.rank_supervisor import RankSupervisor
@@ -16,6 +16,10 @@ from bfrun.frames.rank_to_driver import (
     StopRequest,
     ThreadFailed,
 )
+from bfrun.hosts import Host
+from bfrun.plan import make_plan
+
+CONFIG = LaunchConfig(command=("x",), hosts=(Host("a", 2),))
 
 
 class FakeRouter:
@@ -42,10 +46,9 @@ class FakeRouter:
 
 
 def test_a_notice_reaches_all_ranks_once_and_those_that_connect_later():
-    plan = SimpleNamespace(host_of_rank={0: "a", 1: "a"}, world_size=2)
+    plan = make_plan(CONFIG, {}, {})
     router, said = FakeRouter(), []
-    config = LaunchConfig(command=("x",))
-    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
+    supervisor = RankSupervisor(plan, CONFIG, router, Shutdown(), said.append, None)
     hello, tell = supervisor.handlers[Hello], supervisor.handlers[FromRank]
     hello(Hello(rank=0, pid=70))
     assert router.sent == []
@@ -58,9 +61,9 @@ def test_a_notice_reaches_all_ranks_once_and_those_that_connect_later():
 
 
 def test_a_newcomer_that_the_others_exclude_is_killed():
-    plan = SimpleNamespace(host_of_rank={0: "a", 1: "a"}, world_size=2)
+    plan = make_plan(CONFIG, {}, {})
     router, said = FakeRouter(), []
-    config = LaunchConfig(command=("x",), on_failure="continue", respawn=True)
+    config = replace(CONFIG, on_failure="continue", respawn=True)
     supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
 
     def tell(rank, frame):
@@ -69,7 +72,7 @@ def test_a_newcomer_that_the_others_exclude_is_killed():
     for rank in (0, 1):
         tell(rank, Publish(round=0, record={}))
     supervisor.handlers[RankExited](RankExited(rank=1, pid=7, status=-9))
-    supervisor.membership.respawn(1)
+    supervisor.membership.start_newcomer(1, "a")
     router.sent.clear()
     # An earlier process of the rank is meant.
     tell(0, RankExcluded(rank=1, cause="stopped", seconds=0.5, stay=0))
@@ -83,12 +86,12 @@ def test_a_newcomer_that_the_others_exclude_is_killed():
 
 def job_of_two_hosts():
     """Return the supervisor of ranks 0-2 on host a and 3-4 on b, which have met."""
-    hosts = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b"}
-    plan = SimpleNamespace(host_of_rank=hosts, world_size=5)
+    hosts = (Host("a", 3), Host("b", 2))
+    config = LaunchConfig(command=("x",), hosts=hosts, on_failure="continue")
+    plan = make_plan(config, {}, {})
     router, said = FakeRouter(), []
-    config = LaunchConfig(command=("x",), on_failure="continue")
     supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
-    for rank in hosts:
+    for rank in range(5):
         tell(supervisor, rank, Publish(round=0, record={}))
     router.sent.clear()
     return supervisor, router, said

@@ -59,7 +59,16 @@ def test_the_end_of_a_rank_that_had_published_closes_no_round():
 def test_a_rank_that_has_been_started_again_takes_part():
     table = RecordTable(2, 10)
     table.rank_ended(1, "rank 1 was killed")
-    table.returned([1])
+    table.returned([1], 2)
+    assert table.publish(0, 1, "x", 0.0) == []
+    ((_, frame),) = table.publish(1, 1, "y", 0.0)
+    assert frame.records == ["x", "y"]
+
+
+def test_ranks_that_were_not_there_at_the_start_take_part():
+    table = RecordTable(1, 10)
+    table.publish(0, 0, "x", 0.0)
+    table.returned([1], 2)
     assert table.publish(0, 1, "x", 0.0) == []
     ((_, frame),) = table.publish(1, 1, "y", 0.0)
     assert frame.records == ["x", "y"]

@@ -18,6 +18,7 @@ def settled(remote=(), is_program=True, **settings):
 OBSTACLES = [
     ({}, "add --on-failure continue"),
     ({**SURVIVES, "respawn": True}, "leave --respawn out"),
+    ({**SURVIVES, "respawn": True, "max_np": 2}, "leave --max-np and the script out"),
     ({**SURVIVES, "stdin": True}, "leave --stdin out"),
     ({**SURVIVES, "timeline_filename": "t"}, "leave --timeline-filename out"),
     ({**SURVIVES, "is_program": False}, "use bfrun"),

@@ -131,6 +131,13 @@ def test_a_write_of_a_part_is_continued(tmp_path, monkeypatch):
     assert Path(logs.folder, "rank0.stdout").read_bytes() == b"0123456789"
 
 
+def test_a_rank_that_starts_later_gets_files_when_it_prints(tmp_path):
+    logs = LogFiles(str(tmp_path / "logs"), [0])
+    Sink(logs=logs).finish((3, "stderr", b"hello\n"))
+    assert Path(logs.folder, "rank3.stderr").read_bytes() == b"hello\n"
+    assert set(logs.stderr_paths()) == {0, 3}
+
+
 def test_a_defect_of_the_printer_blocks_no_rank(monkeypatch, capsys):
     sink = Sink()
     monkeypatch.setattr(sink.printer, "_show", lambda *item: 1 // 0)
