@@ -279,6 +279,14 @@ class Engine(metaclass=_PybindType):
         to `call` before a signal handler can raise an exception.
         """
 
+    def run_after(self, requests: Sequence[int], call: _Call) -> int | None:
+        """Wait for requests, then run an operation without memory and wait for it.
+
+        It returns 0 if the operation has succeeded. In other cases (a failure, a
+        signal, or after 100 ms) the caller must wait for the id and release it. None:
+        the operation has not started, because a request has failed or still runs.
+        """
+
     def refuse(self, call: _Call, reason: str, to_group: bool) -> None:
         """Count a call that the program has refused, and tell its other ranks why.
 

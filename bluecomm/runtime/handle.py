@@ -132,6 +132,11 @@ class RequestHandle(Handle[Result]):
         self._name = name
         self._finish: Callable[[int], Result] | None = finish
 
+    @property
+    def number(self) -> int:
+        """The engine's id of the request."""
+        return self._number
+
     def done(self) -> bool:
         self._fresh()
         return self._world.is_done(self._number)

@@ -226,6 +226,27 @@ class World:
         self._note_started(number, timeout_s)
         return RequestHandle(self, number, call.kind, name, call.finish)
 
+    def run_after(
+        self, handles: Sequence[RequestHandle[Any]], call: Call[None]
+    ) -> RequestHandle[None] | None:
+        """Wait for requests, then run a call without memory, and return its handle.
+
+        The program gets back control after at most about 0.1 s.
+
+        Returns:
+            The handle; ``None`` if the call has not started, because a request has
+            failed or still runs.
+        """
+        self.check_usable()
+        assert call.name is not None
+        call.limit_s = self.config.operation_timeout_s
+        self._waiters.add(threading.get_ident())
+        number = self._engine.run_after([one.number for one in handles], call)
+        if number is None:
+            return None
+        kind = RequestHandle if number else FinishedHandle
+        return kind(self, number, call.kind, call.name, call.finish)
+
     def refuse(self, call: Call[None], reason: str) -> None:
         """Count a call that is not made; see ``Communicator.refuse``."""
         self.check_usable()

@@ -113,10 +113,22 @@ RequestId submit(PyEngine& self, const py::object& call,
   return std::visit(start, parsed.call);
 }
 
-// Throws std::invalid_argument for a send or a receive, which are not counted.
+// Throws std::invalid_argument for a send or a receive.
 Call& operation_of(ParsedCall& parsed) {
   if (auto* const operation = std::get_if<Call>(&parsed.call)) return *operation;
-  throw std::invalid_argument("a send or a receive is not counted");
+  throw std::invalid_argument("a send or a receive is not an operation of a group");
+}
+
+// Waits for requests, and then runs an operation without memory, as submit() does for a
+// blocking call. Returns None if it has not started; see Engine::run_after().
+std::optional<RequestId> run_after(PyEngine& self, const std::vector<RequestId>& ids,
+                                   const py::object& call) {
+  Engine& engine = self.use();
+  ParsedCall parsed = parse_call(call);
+  Call& operation = operation_of(parsed);
+  const ReleaseGil unlocked;
+  set_group(operation, engine.group(parsed.group_id));
+  return engine.run_after(ids, std::move(operation));
 }
 
 // Counts a call that the program has refused to make, and tells the ranks that take
@@ -267,6 +279,7 @@ void register_engine(py::module_& module) {
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("remove_group", unlocked(&Engine::remove_group), arg("group_id"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
+      .def("run_after", &run_after, arg("requests"), arg("call"))
       .def("refuse", &refuse, arg("call"), arg("reason"), arg("to_group"))
       .def("calls_like", &calls_like, arg("call"))
       .def(

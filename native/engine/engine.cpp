@@ -146,6 +146,24 @@ RequestId Engine::run_call(AnyCall call) {
   return is_plain ? 0 : id;
 }
 
+std::optional<RequestId> Engine::run_after(const std::vector<RequestId>& ids,
+                                           Call call) {
+  const bool has_limit = call.deadline != Clock::time_point::max();
+  const Clock::time_point begin = Clock::now();
+  try {
+    for (const RequestId id : ids) {
+      const std::optional<Status> status =
+          wait(id, Clock::time_point::max(), [] { return true; });
+      if (!status || !status->ok()) return std::nullopt;
+    }
+    if (has_limit) call.deadline += Clock::now() - begin;
+    return run(std::move(call));
+  } catch (const std::invalid_argument&) {
+    // Another thread has removed the group, and released its requests.
+    return std::nullopt;
+  }
+}
+
 void Engine::refuse(const Call& call, const std::string& reason,
                     Dispatcher::Informed whom) {
   progress_.submit([&] {

@@ -50,6 +50,10 @@ class Engine final : public WindowHost, private Work {
   // does: the operation has failed, or its result has to be fetched, or it still runs
   // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Call call);
+  // Waits for `ids`, then runs `call`, whose time begins then. Returns what run()
+  // returns, or nothing if `call` has not started: a request has failed, or still runs
+  // after Progress::kInterruptCheck or at a signal, or the group has been removed.
+  std::optional<RequestId> run_after(const std::vector<RequestId>& ids, Call call);
   void refuse(const Call& call, const std::string& reason, Dispatcher::Informed whom);
   RequestId run(PointCall call);
   std::uint32_t calls_like(const Call& call);

@@ -104,12 +104,28 @@ def die_in(owner: type[Transaction | Transactions], method: str, of: str) -> Non
     setattr(owner, method, run)
 
 
+def die_before_the_engine_commits(of: str) -> None:
+    """End this process when the engine would enter the barrier of a transaction."""
+    original = Transactions._commit_in_engine
+
+    def commit(self: Transactions, transaction: Transaction) -> bool:
+        if transaction.key[0].startswith(of):
+            for operation in transaction.operations:
+                assert operation.request is not None
+                operation.request.await_end()
+            die()
+        return original(self, transaction)
+
+    setattr(Transactions, "_commit_in_engine", commit)  # noqa: B010
+
+
 def prepare_to_die(when: When, is_first: bool, of: str) -> None:
     """Have this rank end in the step that follows, at a point of a transaction."""
     if when == "released":
         die_in(Transactions, "_leave_open", of)
     elif when == "uncommitted" or (when == "repeated" and is_first):
         die_in(Transactions, "_commit", of)
+        die_before_the_engine_commits(of)
     elif when == "repeated":
         die_in(Transaction, "reset", of)
     else:

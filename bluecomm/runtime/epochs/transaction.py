@@ -81,6 +81,8 @@ class Transaction:
         self.doubt: tuple[float, Exception] | None = None
         # Whether all operations have succeeded here in the current epoch.
         self.is_ready = False
+        # Set while a thread waits in the engine, which then enters the barrier.
+        self.entering: object | None = None
         self.commit: RequestHandle[Any] | None = None
         # Number of members whose inputs the results contain.
         self.contributors = 0
@@ -94,7 +96,7 @@ class Transaction:
     def reset(self) -> None:
         """Forget what has happened in an epoch, because it is repeated in the next."""
         self.state = TransactionState.RUNNING
-        self.commit = self.doubt = None
+        self.commit = self.doubt = self.entering = None
         self.is_ready = False
         for operation in self.operations:
             operation.request = None

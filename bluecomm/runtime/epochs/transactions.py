@@ -11,7 +11,7 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bfrun.wording import format_ranks
@@ -36,10 +36,10 @@ from bluecomm.runtime.epochs.transaction import (
     TransactionState,
 )
 from bluecomm.runtime.failure import CLOSED, FREED, OK, PEER_LOST
+from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Parameters
-    from bluecomm.runtime.handle import RequestHandle
     from bluecomm.runtime.world import World
 
 # How long a failure that looks like a loss waits for the decision about the loss.
@@ -63,6 +63,39 @@ class Group(Protocol):
 
     def free(self) -> None:
         """Forget the group."""
+
+
+class Locked:
+    """Holds a lock in a ``with`` block, and then calls functions without the lock.
+
+    Each collective takes the lock several times, so this is not a generator.
+
+    Args:
+        lock: The lock.
+        later: The functions; other threads may take some of them.
+    """
+
+    __slots__ = ("_later", "_lock")
+
+    def __init__(
+        self,
+        lock: threading.Condition,
+        later: collections.deque[Callable[[], None]],
+    ) -> None:
+        self._lock = lock
+        self._later = later
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+        while self._later:
+            try:
+                function = self._later.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            function()
 
 
 class Transactions:
@@ -104,16 +137,9 @@ class Transactions:
         """Return the ranks of the members that have gone, in the order decided."""
         return [rank for rank in self._world.members.gone if rank in self._comm.ranks]
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock; then call the functions that must not hold it."""
-        try:
-            with self.changed:
-                yield
-        finally:
-            with contextlib.suppress(IndexError):
-                while True:
-                    self._later.popleft()()
+    def locked(self) -> Locked:
+        """Hold the lock in a ``with`` block; then call what must not hold it."""
+        return Locked(self.changed, self._later)
 
     # -- the calls of the program -----------------------------------------------------
 
@@ -182,6 +208,8 @@ class Transactions:
 
     def wait_for(self, transaction: Transaction, timeout_s: float | None) -> bool:
         """Wait until a transaction has ended; return whether it has."""
+        if timeout_s is None and self._commit_in_engine(transaction):
+            return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.locked():
@@ -332,7 +360,7 @@ class Transactions:
             return
         if self._world.is_ending:
             self._end(transaction)
-        elif self.group is None:
+        elif self.group is None or transaction.entering is not None:
             pass
         elif transaction.doubt is not None:
             until, error = transaction.doubt
@@ -356,6 +384,8 @@ class Transactions:
         self, transaction: Transaction, request: RequestHandle[Any] | None
     ) -> bool:
         assert request is not None
+        if isinstance(request, FinishedHandle):
+            return True
         if not request.done():
             return False
         completion = request.await_end(0.0)
@@ -383,32 +413,78 @@ class Transactions:
     def _commit(self, name: str) -> None:
         """Enter the barriers of a name's transactions, in order, as far as possible."""
         group, lane = self.group, self._lanes.get(name)
-        barrier = f"commit.{name}"
         while group is not None and lane:
             transaction = lane[0]
+            if transaction.entering is not None:
+                return
             if transaction.state is TransactionState.FAILED:
                 lane.popleft()
                 with contextlib.suppress(BluecommError, ValueError):
-                    group.refuse("barrier", barrier, str(transaction.error), None)
+                    barrier, why = _barrier_name(name), str(transaction.error)
+                    group.refuse("barrier", barrier, why, None)
             elif transaction.is_ready:
-                made = Call(
-                    *("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, ()),
-                    finish=lambda _: None,
-                )
-                made.name, made.group_id = barrier, group.group_id
                 try:
-                    transaction.commit = self._world.start(made)
+                    commit = self._world.start(_barrier_of(name, group))
                 except SuspendedError:
                     self._advance_in(LOOK_S, transaction)
                     return
-                lane.popleft()
-                transaction.state = TransactionState.COMMITTING
-                self._watch(transaction, transaction.commit)
-                self.changed.notify_all()
+                self._note_commit(transaction, commit)
             else:
                 return
         if lane is not None and not lane:
             del self._lanes[name]
+
+    def _note_commit(
+        self, transaction: Transaction, commit: RequestHandle[None]
+    ) -> None:
+        """Note that the first transaction of a lane has entered its barrier."""
+        lane = self._lanes[transaction.key[0]]
+        assert lane[0] is transaction
+        lane.popleft()
+        transaction.commit = commit
+        transaction.state = TransactionState.COMMITTING
+        self._watch(transaction, commit)
+        self.changed.notify_all()
+
+    def _commit_in_engine(self, transaction: Transaction) -> bool:
+        """Have the engine wait for all operations, and then enter the barrier at once.
+
+        Other ranks wait for this rank's barrier, so it does not return to Python in
+        between. Called without the lock.
+
+        Returns:
+            Whether the transaction has ended.
+        """
+        name, turn = transaction.key[0], object()
+        with self.locked():
+            group, lane = self.group, self._lanes.get(name)
+            requests = [one.request for one in transaction.operations if one.request]
+            if (
+                group is None
+                or not lane
+                or lane[0] is not transaction
+                or transaction.state is not TransactionState.RUNNING
+                or transaction.entering is not None
+                or transaction.doubt is not None
+                or not requests
+                or len(requests) < len(transaction.operations)
+                or self._world.is_ending
+            ):
+                return transaction.is_over
+            transaction.entering = turn
+        commit = None
+        try:
+            commit = self._world.run_after(requests, _barrier_of(name, group))
+        finally:
+            with self.locked():
+                # Otherwise this epoch has ended, and the transaction is repeated.
+                if transaction.entering is turn:
+                    transaction.entering = None
+                    if commit is not None and not transaction.is_over:
+                        self._note_commit(transaction, commit)
+                    self._advance(transaction)
+                    self._commit(name)
+        return transaction.is_over
 
     def _advance_in(self, delay_s: float, transaction: Transaction) -> None:
         """Have a transaction moved on later, if no thread need wait for it."""
@@ -462,3 +538,16 @@ class Transactions:
             peers=gone,
             remedy="All ranks that are left raise this. The next call works",
         )
+
+
+def _barrier_name(name: str) -> str:
+    return f"commit.{name}"
+
+
+def _barrier_of(name: str, group: Group) -> Call[None]:
+    """Return the call of the barrier that commits a transaction of a name."""
+    made = Call(
+        *("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, ()), finish=lambda _: None
+    )
+    made.name, made.group_id = _barrier_name(name), group.group_id
+    return made

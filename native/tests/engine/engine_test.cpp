@@ -193,6 +193,43 @@ TEST(engine, runs_what_the_caller_waits_for) {
   CHECK(engine.finished() == std::vector<RequestId>({late}));
 }
 
+TEST(engine, runs_a_call_after_others) {
+  EngineWorld world(3);
+  const auto barrier = [](Engine& engine, const char* name) {
+    return make_call(engine, Kind::kBarrier, name, {}, {});
+  };
+  const auto first = [&](int rank) {
+    Engine& engine = world.engine(rank);
+    return engine.submit(barrier(engine, "first"));
+  };
+  const auto after = [&](int rank, RequestId id) {
+    Engine& engine = world.engine(rank);
+    return engine.run_after({id}, barrier(engine, "after"));
+  };
+  const auto calls_after = [&](int rank) {
+    Engine& engine = world.engine(rank);
+    return engine.calls_like(barrier(engine, "after"));
+  };
+  std::vector<RequestId> begun = {first(0)};
+  CHECK(!after(0, begun[0]));  // the peers have not called the first barrier
+  CHECK_EQ(calls_after(0), 0U);
+  begun.push_back(first(1));
+  begun.push_back(first(2));
+  world.run([&](int rank, Engine& engine) {
+    std::optional<RequestId> id;
+    while (!id) id = after(rank, begun[static_cast<std::size_t>(rank)]);
+    if (*id != 0) CHECK(engine.wait(*id, Clock::now() + 10s)->ok());
+    CHECK_EQ(calls_after(rank), 1U);
+  });
+
+  // Rank 2 calls nothing, so the request cannot end before the failure arrives.
+  world.engine(0).fail(first(0), {Code::kMismatch, "enough", 0});
+  const RequestId failed = first(1);
+  CHECK_EQ(world.engine(1).wait(failed, Clock::now() + 10s)->text, "enough");
+  CHECK(!after(1, failed));
+  CHECK_EQ(calls_after(1), 1U);
+}
+
 TEST(engine, keeps_what_has_failed_for_the_caller) {
   // Rank 2 calls nothing, so the request cannot end before the failure arrives.
   EngineWorld world(3);

@@ -31,6 +31,8 @@ class Request:
         return self.has_ended
 
     def await_end(self, timeout_s=None):
+        if timeout_s is None:
+            self.end()
         return types.SimpleNamespace(code=OK) if self.has_ended else None
 
     def on_finish(self, callback):
@@ -58,6 +60,7 @@ class World:
         self.members = Members(8, survives_losses=True)
         self.is_suspended = False
         self.started = []
+        self.while_in_engine = lambda: None
 
     def check_usable(self):
         pass
@@ -70,6 +73,12 @@ class World:
             raise SuspendedError("suspended")
         self.started.append(Request(call))
         return self.started[-1]
+
+    def run_after(self, handles, call):
+        has_ended = all(handle.done() for handle in handles)
+        request = self.start(call) if has_ended else None
+        self.while_in_engine()
+        return request
 
     def end_all(self):
         for request in self.started:
@@ -208,6 +217,59 @@ def test_a_request_that_ends_at_any_moment_is_noticed_at_once(
     for times in range(6):
         world.start = functools.partial(EndsWhenAsked, times=times)
         assert transactions.start(call_of("loss")).wait() == "allreduce"
+
+
+def begun_round(transactions):
+    transaction = transactions.begin("optim.gradients", 1, in_background=False)
+    with transaction:
+        transactions.start(call_of("bucket"))
+    return transaction
+
+
+def barriers(world):
+    return [one.call.group_id for one in world.started if one.call.kind == "barrier"]
+
+
+def test_who_waits_enters_the_barrier_in_the_engine_and_nobody_else_does(
+    transactions, world
+):
+    transaction = begun_round(transactions)
+    world.end_all()
+
+    def meddle():
+        assert not transaction.poll(), "another thread must not enter the barrier"
+        assert barriers(world) == [1]
+        world.end_all()
+
+    world.while_in_engine = meddle
+    assert transaction.wait()
+    assert transaction.state is TransactionState.RELEASED
+    assert barriers(world) == [1]
+
+
+def test_a_barrier_that_the_engine_has_not_entered_is_entered_later(
+    transactions, world
+):
+    transaction = begun_round(transactions)
+    world.while_in_engine = world.end_all  # too late for the engine
+    assert transaction.wait()
+    assert barriers(world) == [1]
+
+
+def test_a_round_that_is_lost_in_the_engine_is_repeated(transactions, world):
+    transaction = begun_round(transactions)
+    world.end_all()
+
+    def lose_one():
+        world.while_in_engine = lambda: None
+        world.end_all()  # the barrier has ended here, but has released nothing yet
+        assert lose(transactions, world, 6)
+        world.end_all()
+
+    world.while_in_engine = lose_one
+    assert transaction.wait()
+    assert barriers(world) == [1, 2]
+    assert transaction.contributors == 2
 
 
 def test_a_broadcast_in_place_is_repeated_but_no_allreduce(transactions, world):
