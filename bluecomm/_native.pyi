@@ -169,6 +169,7 @@ class KindCounters(TypedDict):
 class EngineCounters(TypedDict):
     age_s: float
     replaced: int  # values of lost ranks that were replaced by own values
+    dropped: int  # window requests to lost ranks that have ended without effect
     peers: list[PeerCounters]
     operations: dict[str, KindCounters]
 
@@ -398,6 +399,7 @@ class Window(metaclass=_PybindType):
         in_neighbors: Sequence[int],  # ascending
         out_neighbors: Sequence[int],  # ascending
         zero_init: bool,
+        ranks: int = 0,  # number of ranks if edges may be added later
         memory: SharedMemory,
     ) -> None: ...
     # The functions that return an id start a request, which is waited for and released
@@ -407,6 +409,27 @@ class Window(metaclass=_PybindType):
 
     def remove(self) -> None:
         """Remove the window. ValueError while requests of this rank are pending."""
+
+    def release_removed(self) -> None:
+        """Free the memory of removed windows, unless a lost rank may still write it.
+
+        Called when all ranks that are left have removed theirs.
+        """
+
+    def connect(
+        self, address: int, sources: Sequence[int], targets: Sequence[int]
+    ) -> None:
+        """Add edges from and to these ranks; see WindowService::connect.
+
+        The value at ``address`` is the first one of new sources, unless the window
+        begins with zeros.
+        """
+
+    def sources(self) -> list[int]:
+        """Return the ranks that have a mailbox here, ascending."""
+
+    def targets(self) -> list[int]:
+        """Return the ranks with a mailbox for this one that are not lost, ascending."""
 
     @property
     def is_busy(self) -> bool:

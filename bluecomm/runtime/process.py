@@ -317,7 +317,9 @@ class Process:
                 communicator.world.resume()  # callbacks may communicate
                 for callback in self._before_shutdown:
                     callback()
-                if serves and communicator.windows:
+                # In a job that survives losses, the others go on without this rank.
+                survives = communicator.world.members.survives_losses
+                if serves and communicator.windows and not survives:
                     all_finished = serve_until_all_finish(communicator)
         finally:  # also if Ctrl-C ends the wait
             self._communicator = None

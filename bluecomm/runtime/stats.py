@@ -127,6 +127,8 @@ class Stats:
         gone: Ranks that have failed or finished while this one goes on, in order; only
             in jobs of ``bfrun --on-failure continue``.
         replaced: How often this rank's own values took the weight of a lost rank.
+        dropped: Window requests (puts, accumulates, gets, mutexes) to lost ranks that
+            have ended without effect.
     """
 
     age_s: float
@@ -135,6 +137,7 @@ class Stats:
     operations: Mapping[str, OperationStats]
     gone: tuple[int, ...] = ()
     replaced: int = 0
+    dropped: int = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -162,7 +165,10 @@ class Stats:
         ]
         if self.gone:
             gone = format_ranks(self.gone, noun=True)
-            lines.append(f"without {gone}; own values replaced {self.replaced}")
+            text = f"without {gone}; own values replaced {self.replaced}"
+            if self.dropped:
+                text += f", {self.dropped} window requests dropped"
+            lines.append(text)
         if self.neighbors:
             rows = [_NEIGHBOR_HEADINGS, *map(_neighbor_row, self.neighbors)]
             lines += ["", *align(rows)]
@@ -234,6 +240,7 @@ def to_stats(
         operations=operations,
         gone=gone,
         replaced=counted["replaced"],
+        dropped=counted["dropped"],
     )
 
 

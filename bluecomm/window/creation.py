@@ -35,8 +35,9 @@ def win_create(
 ) -> bool:
     """Create a window: memory in which in-neighbors leave values for this rank.
 
-    All ranks must call it. ``tensor`` becomes the own value of this rank, which
-    ``win_update`` changes in place. The topology cannot be changed while windows exist.
+    All ranks must call it, or all that are left in a job that survives losses.
+    ``tensor`` becomes the own value of this rank, which ``win_update`` changes in
+    place. The topology cannot be changed while windows exist.
 
     Args:
         tensor: Any shape; shape and type must be the same on all ranks.
@@ -71,9 +72,8 @@ def win_create(
         "use of the name": "taken" if is_taken else "free",
     }
     # A rank on which an earlier call failed has counted fewer calls than the others.
-    number = max(
-        _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
-    )
+    counts = _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
+    number = max(counts.values())
     if is_taken:
         _log.error(
             "win_create: a window %r exists already; call win_free for it first", name
@@ -95,6 +95,7 @@ def win_create(
         in_neighbors=sorted(weights.src_ranks) if weights else [],
         out_neighbors=sorted(weights.dst_ranks) if weights else [],
         zero_init=zero_init,
+        ranks=comm.size if comm.world.members.survives_losses else 0,
         memory=comm.world.memory,
     )
     window = LiveWindow(name, comm, tensor, native)
@@ -115,7 +116,8 @@ def win_create(
 def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool:
     """Free a window, or all of them.
 
-    All ranks must call it, and must have waited for all their requests to the window.
+    All ranks must call it, or all that are left in a job that survives losses, and must
+    have waited for all their requests to the window.
 
     Args:
         name: Name of the window. Default: all windows.
@@ -140,7 +142,7 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     busy = [one for one in mine if comm.windows[one].native.is_busy]
     facts = {"names": names}
     answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))
-    for rank, (_, held) in enumerate(answers):
+    for rank, (_, held) in answers.items():
         if held:
             raise ValueError(
                 f"win_free on rank {comm.rank}: requests of rank {rank} to the windows "
@@ -155,7 +157,8 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     barrier(timeout_s=timeout_s)
     for window in freed:
         comm.windows_in_doubt.remove(window)
-    lacking = [rank for rank, (theirs, _) in enumerate(answers) if theirs != names]
+        window.native.release_removed()
+    lacking = [rank for rank, (theirs, _) in answers.items() if theirs != names]
     if lacking:
         raise UnknownWindowError(
             f"win_free on rank {comm.rank}: ranks {lacking} have no window {name!r}; "
@@ -205,17 +208,18 @@ def _compare(
     facts: dict[str, Any],
     timeout_s: float | None,
     extra: object = None,
-) -> list[Any]:
-    """Return each rank's ``extra``, after comparing the facts of all ranks.
+) -> dict[int, Any]:
+    """Return the ``extra`` of each rank that is left, after comparing their facts.
 
     Raises:
         MismatchError: Some ranks have other facts; the text names them.
     """
-    records = allgather_object(
-        (facts, extra), comm.name_for(operation, None), timeout_s=timeout_s
+    gathered = allgather_object(
+        (comm.rank, facts, extra), comm.name_for(operation, None), timeout_s=timeout_s
     )
+    records = {rank: (theirs, more) for rank, theirs, more in gathered}
     for fact, mine in facts.items():
-        others = [r for r, (theirs, _) in enumerate(records) if theirs[fact] != mine]
+        others = [r for r, (theirs, _) in records.items() if theirs[fact] != mine]
         if others:
             raise MismatchError.describe(
                 f"ranks {others} gave another {fact} than rank {comm.rank}",
@@ -227,4 +231,4 @@ def _compare(
                 got=str(records[others[0]][0][fact]),
                 remedy="All ranks must call it with the same arguments.",
             )
-    return [extra for _, extra in records]
+    return {rank: more for rank, (_, more) in records.items()}

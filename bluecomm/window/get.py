@@ -41,7 +41,8 @@ def _win_get(
         KeyError: No window has that name.
         ValueError: A rank is not an in-neighbor, a weight is not a finite number, or
             the window holds integers and a weight is neither 1 nor 0.
-        PeerLostError: A neighbor is lost.
+        PeerLostError: A neighbor is lost. Not raised in a job that survives losses,
+            where the value that a lost neighbor has left stays.
         CommunicationTimeout: Some neighbors did not answer in time.
     """
     window = find("win_get", name)

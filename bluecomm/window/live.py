@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.ops.neighbor_weights import Wording, weight_number, weight_pairs
+from bluecomm.ops.neighbor_weights import (
+    Weights,
+    Wording,
+    weight_number,
+    weight_pairs,
+)
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
@@ -34,6 +39,7 @@ class LiveWindow:
         tensor: The tensor given to ``win_create``, which holds the own value.
         native: The engine's window.
         has_p: Whether this window has p even if that is turned off for all windows.
+        regrouped: Weights and neighbors since the last ``regroup``.
         shape: The tensor's shape in ``win_create``.
         dtype: The tensor's type in ``win_create``.
     """
@@ -43,6 +49,7 @@ class LiveWindow:
     tensor: torch.Tensor
     native: Window
     has_p: bool = False
+    regrouped: Weights | None = dataclasses.field(default=None, init=False)
     shape: torch.Size = dataclasses.field(init=False)
     dtype: torch.dtype = dataclasses.field(init=False)
 
@@ -118,6 +125,20 @@ class LiveWindow:
             )
         return value
 
+    def regroup(self, weights: Weights) -> None:
+        """Use other weights and neighbors from now on, on this rank.
+
+        Needs no communication. A value can be put to a new out-neighbor as soon as that
+        rank has regrouped its window, too.
+        """
+        own = self.as_value(self.tensor, "regroup")
+        self.native.connect(
+            own.data_ptr(),
+            sorted(weights.src_weights or ()),
+            sorted(weights.dst_weights or ()),
+        )
+        self.regrouped = weights
+
     def show(self) -> None:
         """Publish the own value for the neighbors that read it."""
         self.native.publish(self.as_value(self.tensor, "win_get").data_ptr())
@@ -148,7 +169,8 @@ class LiveWindow:
             words = Wording(operation, dst=argument)
             comm = self.comm
             pairs = weight_pairs(words, argument, given, comm.rank, comm.size)
-        strangers = sorted({rank for rank, _ in pairs} - default.keys())
+        named = {rank for rank, _ in pairs}
+        strangers = sorted(named - default.keys() - self._former(argument))
         if strangers:
             raise ValueError(
                 f"{operation} {self.name!r}: the ranks of {argument} must be neighbors "
@@ -181,17 +203,47 @@ class LiveWindow:
             "tensor.float(), or use weights of 1 or 0"
         )
 
+    def _former(self, argument: str) -> set[int]:
+        """Return neighbors of the graphs before, which may still be named."""
+        if self.regrouped is None:
+            return set()
+        if argument != "dst_weights":
+            return set(self.native.sources())
+        topology = self.comm.topology
+        before = topology.weights.dst_ranks if topology else ()
+        return {*before, *self.native.targets()}
+
+    @property
+    def own_weight(self) -> float:
+        """Weight of the own value in the topology."""
+        if self.regrouped is not None and self.regrouped.self_weight is not None:
+            return self.regrouped.self_weight
+        topology = self.comm.topology
+        return topology.weights.self_weight if topology else 1.0
+
     @property
     def in_weights(self) -> dict[int, float]:
         """Weight of each in-neighbor in the topology."""
+        if self.regrouped is not None:
+            return dict(self.regrouped.src_weights or {})
         topology = self.comm.topology
         return dict(topology.weights.src_weights) if topology else {}
 
     @property
     def out_weights(self) -> dict[int, float]:
-        """Weight 1 for each out-neighbor."""
+        """Weight 1 for each out-neighbor that has a mailbox for this rank."""
+        if self.regrouped is not None:
+            wanted = set(self.regrouped.dst_weights or ())
+            return dict.fromkeys(wanted.intersection(self.native.targets()), 1.0)
         topology = self.comm.topology
         return dict.fromkeys(topology.weights.dst_ranks, 1.0) if topology else {}
+
+    @property
+    def collected(self) -> list[int]:
+        """The ranks whose values are collected: all that may have left some."""
+        if self.regrouped is not None:
+            return self.native.sources()
+        return sorted(self.in_weights)
 
 
 def find(operation: str, name: str) -> LiveWindow:

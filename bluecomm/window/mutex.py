@@ -38,7 +38,8 @@ def win_mutex(
         KeyError: No window has that name. The error is a ``ValueError``, too.
         TypeError: ``ranks`` is not an iterable of integers.
         ValueError: A rank is out of range.
-        PeerLostError: A rank whose mutex is requested is lost.
+        PeerLostError: A rank whose mutex is requested is lost. Not raised in a job that
+            survives losses, where such a mutex excludes nobody.
         CommunicationTimeout: A mutex was not released in time; the text names its
             holder.
     """

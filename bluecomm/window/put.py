@@ -60,7 +60,8 @@ def _win_put(
         ValueError: The tensor's shape or type differs from the window's, a target is
             not an out-neighbor, a weight is not a finite number, or the window holds
             integers and a weight is neither 1 nor 0.
-        PeerLostError: A target is lost; the other targets have the value.
+        PeerLostError: A target is lost; the other targets have the value. Not raised in
+            a job that survives losses, where nothing is put to a lost target.
         CommunicationTimeout: Some targets did not answer in time.
     """
     weights = self_weight, dst_weights

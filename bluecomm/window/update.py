@@ -30,6 +30,9 @@ def win_update(
     rank. This rank waits for no other rank, except for a mutex with ``require_mutex``.
     If associated p is turned on, p is combined in the same way.
 
+    In a job that survives losses, the last value of a lost neighbor counts once; from
+    then on the own value takes its weight, or with ``reset`` the value is zero.
+
     Args:
         name: Name of the window.
         self_weight: Weight of the own value; required with ``neighbor_weights``.
@@ -60,8 +63,7 @@ def win_update(
             f"neighbor_weights={neighbor_weights}"
         )
     if self_weight is None:
-        topology = window.comm.topology
-        self_weight = topology.weights.self_weight if topology else 1.0
+        self_weight = window.own_weight
     own_weight = window.self_weight("win_update", self_weight)
     weights = window.weights(
         "win_update", "neighbor_weights", neighbor_weights, window.in_weights
@@ -92,7 +94,7 @@ def win_update_then_collect(
             holder.
     """
     window = find("win_update_then_collect", name)
-    weights = sorted(dict.fromkeys(window.in_weights, 1.0).items())
+    weights = [(rank, 1.0) for rank in window.collected]
     mutex = _held(window, require_mutex, "win_update_then_collect", timeout_s)
     return _update(window, 1.0, weights, True, False, mutex)
 

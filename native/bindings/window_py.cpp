@@ -54,6 +54,24 @@ class PyWindow {
     });
   }
 
+  void release_removed() {
+    engine_.use().with_windows([&](WindowService& service) {
+      service.release_removed();
+      return true;
+    });
+  }
+
+  void connect(std::uintptr_t own, const std::vector<int>& sources,
+               const std::vector<int>& targets) {
+    Engine& engine = engine_.use();
+    const std::vector<int> added =
+        window_->add_in_edges(sources, memory_at(own, window_->config().nbytes));
+    engine.with_windows([&](WindowService& service) {
+      service.connect(window_, added, targets);
+      return true;
+    });
+  }
+
   bool is_busy() {
     return engine_.use().with_windows(
         [&](WindowService& service) { return service.is_busy(*window_); });
@@ -111,6 +129,7 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                                       std::string_view dtype, std::uintptr_t address,
                                       std::size_t nbytes, std::vector<int> in_neighbors,
                                       std::vector<int> out_neighbors, bool zero_init,
+                                      int ranks,
                                       const std::shared_ptr<SharedMemory>& memory) {
   WindowConfig config{id,
                       std::move(name),
@@ -119,7 +138,8 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                       nbytes,
                       std::move(in_neighbors),
                       std::move(out_neighbors),
-                      zero_init};
+                      zero_init,
+                      ranks};
   const ReleaseGil unlocked;
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
@@ -179,10 +199,15 @@ void register_window(py::module_& module) {
   py::class_<PyWindow>(module, "Window")
       .def(py::init(&make_window), arg("engine"), py::kw_only(), arg("id"), arg("name"),
            arg("rank"), arg("dtype"), arg("address"), arg("nbytes"),
-           arg("in_neighbors"), arg("out_neighbors"), arg("zero_init"), arg("memory"),
-           py::keep_alive<1, 2>())
+           arg("in_neighbors"), arg("out_neighbors"), arg("zero_init"),
+           arg("ranks") = 0, arg("memory"), py::keep_alive<1, 2>())
       .def("open", &open, arg("timeout_s"), arg("kept"), arg("keep"))
       .def("remove", unlocked(&PyWindow::remove))
+      .def("release_removed", unlocked(&PyWindow::release_removed))
+      .def("connect", unlocked(&PyWindow::connect), arg("address"), arg("sources"),
+           arg("targets"))
+      .def("sources", [](PyWindow& self) { return self.window().sources(); })
+      .def("targets", [](PyWindow& self) { return self.window().targets(); })
       .def_property_readonly("is_busy", unlocked(&PyWindow::is_busy))
       .def("put", &put, arg("address"), arg("targets"), arg("accumulates"),
            arg("with_p"), arg("timeout_s"), arg("blocking"), arg("kept"), arg("keep"))

@@ -43,7 +43,8 @@ Dispatcher::Dispatcher(EngineConfig config,
       joining_(config_.size),
       stats_(config_.size, config_.recorder),
       request_peers_(peers_),
-      windows_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_),
+      windows_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_,
+               survival_of_windows()),
       points_(config_.rank, job_, config_.epoch, request_peers_, groups_.removed(),
               requests_, stats_,
               [this](int peer, Status failure) {
@@ -398,7 +399,7 @@ void Dispatcher::release_backends() {
 }
 
 void Dispatcher::free() {
-  if (requests_.outstanding()) windows_.close("the engine ended");
+  if (requests_.outstanding()) windows_.close(Code::kClosed, "the engine ended");
   while (requests_.outstanding()) {
     BaseRequest& request = *requests_.oldest();
     request.finish({Code::kClosed, request.label() + ": the engine ended", -1});

@@ -61,6 +61,8 @@ struct Stats {
   double age_s = 0;  // time since the last reset
   // How many values of lost ranks were replaced by own values.
   std::uint64_t replaced = 0;
+  // How many window requests to lost ranks have ended without effect.
+  std::uint64_t dropped = 0;
   std::vector<PeerStats> peers;
   WaitStats::Kinds kinds;
 };
@@ -263,6 +265,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool is_dropped_by_others(const Operation& operation) const;
   bool drop(int rank, Clock::time_point now);
   void drop_lost(Operation& operation);
+  std::optional<WindowService::Survival> survival_of_windows();
   bool is_loss(const Envelope& call, const Status& status) const;
   void go_on_without(Operation* operation, int peer);
 

@@ -23,7 +23,7 @@ void Dispatcher::fail(RequestId id, Status status) {
 }
 
 void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
-  windows_.close(text);
+  windows_.close(code, text);
   points_.close({code, text, rank});
   // Ending an operation may start the next one of its name, which fails in turn.
   while (requests_.outstanding()) {

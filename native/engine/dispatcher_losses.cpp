@@ -133,6 +133,13 @@ void Dispatcher::drop_lost(Operation& operation) {
   for (const int rank : peers_.dropped()) replaced_ += operation.drop_peer(rank);
 }
 
+std::optional<WindowService::Survival> Dispatcher::survival_of_windows() {
+  if (!config_.survives_losses) return std::nullopt;
+  return WindowService::Survival{[this](int rank) {
+    return !peers_.is_here(rank) || (members_ && members_->has_ended(rank));
+  }};
+}
+
 // Returns whether a peer has failed an operation only because that peer ends. A peer
 // that has freed the process set lives on, so it is not lost.
 bool Dispatcher::is_loss(const Envelope& call, const Status& status) const {

@@ -23,6 +23,8 @@ class EnginePeers final : public RequestPeers {
     return rank != peers_.rank() && !peers_.alive(rank);
   }
 
+  bool is_dropped(int rank) const override { return peers_.is_dropped(rank); }
+
   std::optional<std::string> why_gone(int rank,
                                       Clock::time_point since) const override {
     if (!is_gone(rank)) return std::nullopt;

@@ -59,6 +59,10 @@ class MemberService {
   std::vector<MemberChange> take_gone();
   // Returns whether a rank is no member any more.
   bool is_gone(int rank) const { return !has_rank_[static_cast<std::size_t>(rank)]; }
+  // Returns whether the process of a rank on this machine has certainly ended.
+  bool has_ended(int rank) const {
+    return look_at_process_(rank) == ProcessState::kEnded;
+  }
   // Returns whether this rank reaches too few members to go on.
   bool is_held() const { return is_held_; }
   // Returns why this rank is no member; nothing while it is.

@@ -16,6 +16,8 @@ class RequestPeers {
   // Returns null if the rank is lost.
   virtual Channel* channel(int rank) const = 0;
   virtual bool is_gone(int rank) const = 0;
+  // Returns whether requests go on without the rank, in a job that survives losses.
+  virtual bool is_dropped(int rank) const = 0;
   // Returns the reason, once it is certain that no message from the rank will arrive.
   // The last messages of a rank that has said goodbye may still be in its transport for
   // some time after `since`, which is the start of a request or time_point::min().

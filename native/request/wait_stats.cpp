@@ -240,6 +240,8 @@ void WaitStats::reset() {
   }
   kinds_.fill({});
   for (auto& blocked : blocked_ns_) blocked.store(0, std::memory_order_relaxed);
+  dropped_.store(0, std::memory_order_relaxed);
+  replaced_.store(0, std::memory_order_relaxed);
   since_ = Clock::now();
 }
 

@@ -61,6 +61,13 @@ class WaitStats {
   // Called when the value of a window has been sent to, or received from, `peer`.
   void exchanged(const BaseRequest& request, int peer, Direction direction,
                  std::size_t nbytes);
+  // Called when a request to a lost rank has ended without effect, and when own values
+  // have taken the weights of `count` lost ranks. Thread-safe.
+  void dropped() { dropped_.fetch_add(1, std::memory_order_relaxed); }
+  void replaced(std::uint64_t count) {
+    if (count > 0) replaced_.fetch_add(count, std::memory_order_relaxed);
+  }
+
   // Counts the messages of an operation. `for_each_message(visit)` calls
   // visit(peer, messages sent, messages received, nbytes) for each.
   template <typename ForEachMessage>
@@ -83,6 +90,12 @@ class WaitStats {
   using Kinds = std::vector<std::pair<RequestKind, KindStats>>;
   Edges edges(int peer) const;
   Kinds kinds() const;
+  std::uint64_t dropped_count() const {
+    return dropped_.load(std::memory_order_relaxed);
+  }
+  std::uint64_t replaced_count() const {
+    return replaced_.load(std::memory_order_relaxed);
+  }
   std::chrono::duration<double> age() const { return Clock::now() - since_; }
   void reset();
 
@@ -123,6 +136,8 @@ class WaitStats {
   std::vector<std::atomic<EdgesByKind*>> edges_;
   std::array<KindStats, kRequestKinds> kinds_{};  // guarded likewise
   std::array<std::atomic<std::int64_t>, kRequestKinds> blocked_ns_{};
+  std::atomic<std::uint64_t> dropped_ = 0;
+  std::atomic<std::uint64_t> replaced_ = 0;
   mutable Mutex window_mutex_;
   // Reused by the events of each operation, under the progress lock.
   std::vector<Event> edge_events_;

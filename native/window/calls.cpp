@@ -69,7 +69,7 @@ void update(WindowHost& host, const std::shared_ptr<Window>& window,
   WaitStats& stats = host.wait_stats();
   WindowRequest request(host.next_request_id(), RequestKind::kWinUpdate, window,
                         Clock::time_point::max());
-  window->update(result, own, update);
+  stats.replaced(window->update(result, own, update));
   stats.combined(request, request.started());
   request.finish();
   stats.ended(request);

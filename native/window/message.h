@@ -20,6 +20,7 @@ enum class WindowAction : std::uint32_t {
   kLock,        // asks for the receiver's mutex
   kCancel,      // cancels an earlier request, or gives the mutex back
   kOpen,        // the sender has created the window and sent its shared memory
+  kAccepts,     // the sender has made a mailbox for the receiver and shared its memory
   // The payload is memory of the sender that the receiver maps: the mailbox that the
   // receiver writes, or the sender's own value, which the receiver reads as reader
   // `other` of `readers`.

@@ -34,6 +34,7 @@ bool uses_lane(WindowAction action) {
 WindowService::RequestPtr WindowService::open(WindowPtr window,
                                               Clock::time_point deadline) {
   const std::uint64_t id = window->config().id;
+  release_removed();
   if (!windows_.emplace(id, window).second) {
     throw std::invalid_argument("window '" + window->config().name +
                                 "' already exists");
@@ -54,30 +55,57 @@ WindowService::RequestPtr WindowService::open(WindowPtr window,
     WindowMessage message;
     message.window = id;
     message.action = WindowAction::kOpen;
-    share_with(rank, window);
+    const auto& readers = window->config().out_neighbors;
+    if (window->has_in_neighbor(rank)) share_mailbox(rank, window);
+    if (std::binary_search(readers.begin(), readers.end(), rank)) {
+      share_value(rank, window);
+    }
     post(rank, message);
     if (early.opens.contains(rank)) continue;
     parts.push_back({request, rank, message, {}, nullptr});
   }
   start(request, std::move(parts));
+  if (survival_) {
+    for (const int rank : abandoned_) window->retire(rank);
+  }
   return request;
 }
 
-// Shares this rank's memory with a neighbor on the same machine.
-void WindowService::share_with(int peer, const WindowPtr& window) {
-  const WindowConfig& config = window->config();
+// Share this rank's memory with a neighbor on the same machine.
+void WindowService::share_mailbox(int peer, const WindowPtr& window) {
   WindowMessage message;
-  message.window = config.id;
-  if (window->has_in_neighbor(peer)) {
-    message.action = WindowAction::kShareMailbox;
-    share(peer, window, message, window->mailbox_memory(peer));
+  message.window = window->config().id;
+  message.action = WindowAction::kShareMailbox;
+  share(peer, window, message, window->mailbox_memory(peer));
+}
+
+// Does nothing the second time, because the peer maps the memory only once.
+void WindowService::share_value(int peer, const WindowPtr& window) {
+  if (!window->sees_value.insert(peer).second) return;
+  WindowMessage message;
+  message.window = window->config().id;
+  message.action = WindowAction::kShareValue;
+  message.other = static_cast<std::int32_t>(*window->reader_number(peer));
+  message.readers = static_cast<std::uint32_t>(window->readers());
+  share(peer, window, message, window->published_memory());
+}
+
+void WindowService::connect(const WindowPtr& window, const std::vector<int>& sources,
+                            const std::vector<int>& targets) {
+  for (const int rank : sources) {
+    // The peer attaches the memory before it learns that it may put.
+    share_mailbox(rank, window);
+    WindowMessage message;
+    message.window = window->config().id;
+    message.action = WindowAction::kAccepts;
+    post(rank, message);
   }
-  if (const auto reader = window->reader_number(peer)) {
-    message.action = WindowAction::kShareValue;
-    message.other = static_cast<std::int32_t>(*reader);
-    message.readers = static_cast<std::uint32_t>(config.out_neighbors.size());
-    share(peer, window, message, window->published_memory());
+  for (const int rank : targets) share_value(rank, window);
+  // Values that peers have shared before this rank had edges from them.
+  if (auto early = early_.extract(window->config().id)) {
+    for (Shared& one : early.mapped().shared) attach(*window, std::move(one));
   }
+  for (const int rank : abandoned_) window->retire(rank);
 }
 
 void WindowService::share(int peer, const WindowPtr& window, WindowMessage message,
@@ -103,7 +131,11 @@ void WindowService::remove(const Window& window) {
                                 " is still under way; wait for its handle first");
   }
   const auto removed = windows_.extract(id);
-  if (removed) removed.mapped()->detach_all();
+  if (removed) {
+    removed.mapped()->detach_all();
+    if (survival_) removed_.push_back(removed.mapped());
+  }
+  early_.erase(id);
   std::erase_if(sharings_,
                 [&](const Sharing& one) { return one.window->config().id == id; });
   std::erase_if(servings_,
@@ -194,8 +226,13 @@ void WindowService::add_part(RequestId number, Part part) {
   part.message.request = number;
   const WindowAction action = part.message.action;
   Part& added = parts_.emplace(number, std::move(part)).first->second;
-  if (!closed_.empty()) {
-    end_part(number, {Code::kClosed, added.request->label() + ": " + closed_, rank_});
+  if (!closed_.ok()) {
+    end_part(number,
+             {closed_.code, added.request->label() + ": " + closed_.text, rank_});
+    return;
+  }
+  if (peers_.is_dropped(added.peer)) {
+    drop_part(number);
     return;
   }
   bool may_send = action == WindowAction::kLock && added.peer != rank_;
@@ -221,7 +258,7 @@ void WindowService::note_exchange(const Part& part) {
 // the transport fails.
 void WindowService::send(Part& part) {
   Channel* const channel = peers_.channel(part.peer);
-  if (channel == nullptr) return;  // fail_gone() will end the part
+  if (channel == nullptr) return;  // poll() will end the part
   const Header header = header_of(part.message, part.payload.size());
   try {
     part.outgoing = channel->send(header, part.payload);
@@ -240,7 +277,7 @@ void WindowService::end_part(RequestId number, Status status) {
   std::erase_if(arrivals_, [&](const auto& one) {
     return is_answer(one->message().action) && one->message().request == number;
   });
-  if (status.ok()) note_exchange(part);
+  if (status.ok() && !part.is_dropped) note_exchange(part);
   if (part.request->end_part(number, std::move(status))) {
     const int awaited = part.holder >= 0 ? part.holder : part.peer;
     finish(*part.request, awaited == rank_ ? -1 : awaited);
@@ -252,7 +289,7 @@ void WindowService::end_part(RequestId number, Status status) {
   std::erase(lane->second, number);
   if (lane->second.empty()) {
     lanes_.erase(lane);
-  } else if (was_first && closed_.empty()) {
+  } else if (was_first && closed_.ok()) {
     send(parts_.at(lane->second.front()));
   }
 }
@@ -332,27 +369,11 @@ void WindowService::expire(const WindowRequest& request) {
   }
 }
 
-bool WindowService::fail_gone(int rank) {
-  std::vector<RequestId> lost;
-  for (const auto& [number, part] : parts_) {
-    if (part.peer == rank) lost.push_back(number);
-  }
-  if (lost.empty()) return false;
-  const std::optional<std::string> why =
-      peers_.why_gone(rank, Clock::time_point::min());
-  if (!why) return false;
-  for (const RequestId number : lost) {
-    const std::string label = parts_.at(number).request->label();
-    end_part(number, {Code::kPeerLost, label + ": " + *why, rank});
-  }
-  return true;
-}
-
 bool WindowService::poll(std::span<const int> gone) {
   bool changed = move_arrivals();
   const auto served = std::erase_if(servings_, [](const Serving& one) {
     const bool over = one.outgoing->released() == one.window->config().nbytes;
-    if (over) one.window->published().end_read(one.reader);
+    if (over) end_serving(one);
     return over;
   });
   const auto shared = std::erase_if(sharings_, [&](const Sharing& one) {
@@ -363,17 +384,25 @@ bool WindowService::poll(std::span<const int> gone) {
     if (detached_.insert(rank).second) {
       for (const auto& [id, window] : windows_) window->detach(rank);
     }
+    if (survival_) {
+      if (peers_.is_dropped(rank) && drop(rank)) changed = true;
+      continue;
+    }
     if (abandon(rank)) changed = true;
     if (fail_gone(rank)) changed = true;
   }
   return changed;
 }
 
-void WindowService::close(const std::string& why) {
-  closed_ = why;
+void WindowService::close(Code code, const std::string& why) {
+  closed_ = {code, why, rank_};
+  // The others may go on without this rank, so it changes nothing of theirs any more.
+  if (survival_) {
+    for (const auto& [id, window] : windows_) window->detach_all();
+  }
   while (!parts_.empty()) {
     const auto& [number, part] = *parts_.begin();
-    end_part(number, {Code::kClosed, part.request->label() + ": " + closed_, rank_});
+    end_part(number, {code, part.request->label() + ": " + why, rank_});
   }
 }
 
@@ -384,6 +413,10 @@ void WindowService::free() {
   servings_.clear();
   sharings_.clear();
   windows_.clear();
+  release_removed();
+  // Their memory stays until the process ends, because nobody will ask again.
+  for (const WindowPtr& window : removed_) static_cast<void>(new WindowPtr(window));
+  removed_.clear();
 }
 
 }  // namespace bluecomm

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,21 +53,33 @@ struct WindowGet {
 // is done has taken effect at the target. A part is numbered by an id of the request
 // table; the first part of a request has the request's own id.
 //
+// By default, parts of lost ranks fail. In a job that survives losses they end without
+// effect, and windows go on without lost ranks; see service_losses.cpp.
+//
 // Starts no thread and never waits. Guarded by the engine's progress lock.
 class WindowService final : public WindowRequestHost {
  public:
   using RequestPtr = std::shared_ptr<WindowRequest>;
   using WindowPtr = std::shared_ptr<Window>;
 
+  // Given in a job that survives losses.
+  struct Survival {
+    // Returns whether the process of a lost rank certainly writes no more into memory
+    // of this machine.
+    std::function<bool(int rank)> has_ended;
+  };
+
   // `job` is a hash of the job's name.
   WindowService(int rank, std::uint64_t job, std::uint32_t epoch,
-                const RequestPeers& peers, RequestTable& requests, WaitStats& stats)
+                const RequestPeers& peers, RequestTable& requests, WaitStats& stats,
+                std::optional<Survival> survival = {})
       : rank_(rank),
         job_(job),
         epoch_(epoch),
         peers_(peers),
         requests_(requests),
-        stats_(stats) {}
+        stats_(stats),
+        survival_(std::move(survival)) {}
 
   // Registers a window. The request is done when all neighbors have registered it, too.
   // Throws std::invalid_argument if the id is known.
@@ -73,8 +87,17 @@ class WindowService final : public WindowRequestHost {
   // Forgets a window. Throws std::invalid_argument while requests of this rank for it
   // are under way.
   void remove(const Window& window);
+  // Called when all ranks that are left have removed a window. In a job that survives
+  // losses, the memory of removed windows is kept until then, and as long as a lost
+  // rank may still write into it.
+  void release_removed();
   // Returns whether a request of this rank for the window is under way.
   bool is_busy(const Window& window) const { return find_part(window) != nullptr; }
+
+  // Shares the mailboxes of `sources`, which Window::add_in_edges() has returned, and
+  // lets `targets` read this rank's own value. Needs no answer.
+  void connect(const WindowPtr& window, const std::vector<int>& sources,
+               const std::vector<int>& targets);
 
   // Start a request. put.x must stay alive and unchanged until the request is done.
   void put(const RequestPtr& request, const WindowPut& put);
@@ -102,8 +125,8 @@ class WindowService final : public WindowRequestHost {
            abandoned_.size() < detached_.size();
   }
 
-  // Fails all requests, now and later, with `why`.
-  void close(const std::string& why);
+  // Fails all requests, now and later, with `code` and `why`.
+  void close(Code code, const std::string& why);
   // Drops all messages.
   void free();
 
@@ -116,14 +139,17 @@ class WindowService final : public WindowRequestHost {
     WindowMessage message;  // the question
     std::span<const std::byte> payload;
     std::unique_ptr<Outgoing> outgoing;
-    int holder = -1;  // rank that holds the mutex that is asked for
+    int holder = -1;          // rank that holds the mutex that is asked for
+    bool is_dropped = false;  // it ends because the peer is lost
   };
 
-  // A peer reads this rank's own value.
+  // A peer gets this rank's own value as a message, either as reader number `reader` of
+  // the published value, or from a copy.
   struct Serving {
     WindowPtr window;
     int peer;
-    std::size_t reader;
+    std::optional<std::size_t> reader;
+    std::vector<std::byte> copy;
     std::unique_ptr<Outgoing> outgoing;
   };
 
@@ -147,7 +173,8 @@ class WindowService final : public WindowRequestHost {
   };
 
   // service.cpp: requests of this rank.
-  void share_with(int peer, const WindowPtr& window);
+  void share_mailbox(int peer, const WindowPtr& window);
+  void share_value(int peer, const WindowPtr& window);
   void share(int peer, const WindowPtr& window, WindowMessage message,
              std::span<const std::byte> bytes);
   void start(const RequestPtr& request, std::vector<Part> parts);
@@ -160,7 +187,6 @@ class WindowService final : public WindowRequestHost {
   void fail_part(RequestId number, Status status);
   void finish(WindowRequest& request, int awaited);
   std::string timeout_text(const Part& part) const;
-  bool fail_gone(int rank);
   void post(int peer, const WindowMessage& message, std::string_view text = {});
 
   // service_for_peers.cpp: requests of other ranks, and their answers.
@@ -170,10 +196,11 @@ class WindowService final : public WindowRequestHost {
   void note_open(int peer, std::uint64_t window);
   void take_shared(int peer, const WindowMessage& message,
                    std::unique_ptr<Incoming> incoming);
-  static void attach(Window& window, Shared shared);
+  void attach(Window& window, Shared shared);
   void receive(int peer, const WindowMessage& message, const WindowPtr& window,
                std::unique_ptr<Incoming> incoming);
   void send_value(int peer, const WindowMessage& message, const WindowPtr& window);
+  static void end_serving(const Serving& serving);
   void enter_mutex(int peer, const WindowMessage& message, Window& window);
   void leave_mutex(int peer, std::uint64_t request, Window& window);
   void grant(const MutexQueue::Claim& claim, const Window& window);
@@ -182,7 +209,15 @@ class WindowService final : public WindowRequestHost {
                    std::unique_ptr<Incoming> incoming);
   bool move_arrivals();
   void finish_arrival(WindowArrival& arrival);
+
+  // service_losses.cpp
+  std::vector<RequestId> parts_of(int peer) const;
+  bool fail_gone(int rank);
   bool abandon(int rank);
+  bool drop(int rank);
+  void drop_part(RequestId number);
+  void finish_arrivals_of(int rank);
+  void forget(int rank);
 
   const int rank_;
   const std::uint64_t job_;
@@ -199,7 +234,10 @@ class WindowService final : public WindowRequestHost {
   std::vector<Serving> servings_;
   std::set<int> detached_;   // lost ranks
   std::set<int> abandoned_;  // lost ranks whose claims and payloads have been dropped
-  std::string closed_;       // the argument of close()
+  Status closed_;            // the arguments of close(); ok before
+  const std::optional<Survival> survival_;
+  // Windows into whose memory a lost rank may still write; see release_removed().
+  std::vector<WindowPtr> removed_;
 };
 
 }  // namespace bluecomm

@@ -17,7 +17,7 @@ constexpr std::size_t kBudget = 1 << 20;
 bool WindowService::take_message(int peer, std::unique_ptr<Incoming>& message) {
   const auto read = read_window_message(message->header());
   if (!read || read->job != job_ || read->epoch != epoch_) return false;
-  if (!closed_.empty()) return true;
+  if (!closed_.ok()) return true;
   if (is_answer(read->action)) {
     take_answer(peer, *read, std::move(message));
   } else {
@@ -30,6 +30,11 @@ void WindowService::serve(int peer, const WindowMessage& message,
                           std::unique_ptr<Incoming> incoming) {
   if (message.action == WindowAction::kOpen) {
     note_open(peer, message.window);
+    return;
+  }
+  if (message.action == WindowAction::kAccepts) {
+    const auto accepting = windows_.find(message.window);
+    if (accepting != windows_.end()) accepting->second->accept(peer);
     return;
   }
   if (message.action == WindowAction::kCancel) {
@@ -61,6 +66,7 @@ void WindowService::serve(int peer, const WindowMessage& message,
       return;
     case WindowAction::kCancel:
     case WindowAction::kOpen:
+    case WindowAction::kAccepts:
     case WindowAction::kShareMailbox:
     case WindowAction::kShareValue:
     case WindowAction::kDone:
@@ -103,8 +109,11 @@ void WindowService::take_shared(int peer, const WindowMessage& message,
 }
 
 void WindowService::attach(Window& window, Shared shared) {
+  const WindowConfig& config = window.config();
   if (shared.message.action == WindowAction::kShareMailbox) {
     window.attach_mailbox(shared.peer, std::move(shared.bytes));
+  } else if (config.ranks > 0 && !window.has_in_neighbor(shared.peer)) {
+    early_[config.id].shared.push_back(std::move(shared));  // for connect()
   } else {
     window.attach_value(shared.peer, std::move(shared.bytes),
                         static_cast<std::size_t>(shared.message.other),
@@ -145,13 +154,31 @@ void WindowService::send_value(int peer, const WindowMessage& message,
   std::erase_if(servings_, [&](const Serving& one) {
     return one.window == window && one.peer == peer;
   });
-  const PublishedValue::View view = window->published().begin_read(*reader);
+  Serving serving{window, peer, reader, {}, nullptr};
+  const auto& readers = window->config().out_neighbors;
+  const bool was_reader = std::binary_search(readers.begin(), readers.end(), peer);
+  PublishedValue& published = window->published();
+  PublishedValue::View view;
+  if (was_reader || !channel->shares_memory()) {
+    view = published.begin_read(*reader);
+  } else {
+    // The peer may begin to read the value itself at any time, under its own number.
+    const std::size_t own = *window->reader_number(rank_);
+    view = published.begin_read(own);
+    serving.copy.assign(view.bytes.begin(), view.bytes.end());
+    published.end_read(own);
+    serving.reader.reset();
+    view.bytes = serving.copy;
+  }
   WindowMessage answer = message;
   answer.action = WindowAction::kValue;
   answer.p = view.p;
-  servings_.push_back(
-      {window, peer, *reader,
-       channel->send(header_of(answer, view.bytes.size()), view.bytes)});
+  serving.outgoing = channel->send(header_of(answer, view.bytes.size()), view.bytes);
+  servings_.push_back(std::move(serving));
+}
+
+void WindowService::end_serving(const Serving& serving) {
+  if (serving.reader) serving.window->published().end_read(*serving.reader);
 }
 
 bool WindowService::move_arrivals() {
@@ -284,27 +311,10 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
     case WindowAction::kLock:
     case WindowAction::kCancel:
     case WindowAction::kOpen:
+    case WindowAction::kAccepts:
     case WindowAction::kShareMailbox:
     case WindowAction::kShareValue:
       return;  // not answers
   }
 }
-
-// Releases the mutexes of a lost rank and drops its unfinished payloads, once it is
-// certain that none of its messages will arrive. Returns whether it did.
-bool WindowService::abandon(int rank) {
-  if (abandoned_.contains(rank) || !peers_.why_gone(rank, Clock::time_point::min()))
-    return false;
-  abandoned_.insert(rank);
-  for (const auto& [id, window] : windows_) {
-    if (const auto next = window->mutex_queue.leave_all(rank)) grant(*next, *window);
-  }
-  std::erase_if(arrivals_, [&](const auto& one) { return one->peer() == rank; });
-  std::erase_if(servings_, [&](const Serving& one) {
-    if (one.peer == rank) one.window->published().end_read(one.reader);
-    return one.peer == rank;
-  });
-  return true;
-}
-
 }  // namespace bluecomm

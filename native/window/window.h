@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,14 +31,21 @@ struct WindowConfig {
   std::vector<int> in_neighbors;   // ascending
   std::vector<int> out_neighbors;  // ascending
   bool zero_init = false;
+  // Number of ranks if the window may get more edges, as in a job that survives losses;
+  // 0 if its edges stay as they are.
+  int ranks = 0;
 };
 
 // One rank's part of a window: a mailbox for each in-neighbor, and this rank's own
 // value, which out-neighbors may read.
 //
-// Threads: the program calls update(), publish(), put_directly(), get_directly() and
-// the functions for p on any thread. The leader of the engine calls the others, under
-// the progress lock. None of them waits for another rank.
+// An edge to a rank that is lost is *retired*: nothing is put, taken or read over it
+// any more. docs/survival.md has the states of an edge. No edge is ever removed, so its
+// memory is not used for anything else as long as the window lives.
+//
+// Threads: the program calls update(), publish(), put_directly(), get_directly(),
+// add_in_edges() and the functions for p on any thread. The leader of the engine calls
+// the others, under the progress lock. None of them waits for another rank.
 class Window {
  public:
   using Memory = std::shared_ptr<std::span<std::byte>>;
@@ -54,6 +62,11 @@ class Window {
   // values that in-neighbors have left, added in ascending order of rank. `resets` sets
   // those values to zero. `with_p` applies all this to p, too. `keeps` makes the result
   // this rank's own value, which neighbors see.
+  //
+  // Over a retired edge, the last complete value counts once. From then on the own
+  // value takes the weight, so that the weights still add up to the same sum; with
+  // `resets` the value is zero. Integers, which cannot be weighted, keep the last
+  // value. Returns how many weights the own value has taken.
   struct Update {
     double self_weight = 1.0;
     Weights weights;
@@ -61,8 +74,9 @@ class Window {
     bool with_p = false;
     bool keeps = true;
   };
-  void update(std::span<std::byte> result, std::span<const std::byte> own,
-              const Update& update) NO_THREAD_SAFETY_ANALYSIS;  // locks several edges
+  std::size_t update(std::span<std::byte> result, std::span<const std::byte> own,
+                     const Update& update)
+      NO_THREAD_SAFETY_ANALYSIS;  // locks several edges
 
   // Makes `own` the value that out-neighbors read.
   void publish(std::span<const std::byte> own);
@@ -82,6 +96,16 @@ class Window {
   bool put_directly(int out_neighbor, const DirectPut& put);
   bool get_directly(int in_neighbor, double weight, bool with_p);
 
+  // Makes mailboxes for ranks that have none here, in a window with config().ranks, and
+  // returns these ranks. `own` is the value that they are taken to have left, unless
+  // the window begins with zeros.
+  std::vector<int> add_in_edges(const std::vector<int>& ranks,
+                                std::span<const std::byte> own);
+  // Return the ranks that have a mailbox here, and the ranks with a mailbox for this
+  // one that are not lost, ascending.
+  std::vector<int> sources() const;
+  std::vector<int> targets() const;
+
   // --- For the leader of the engine ---
 
   // Attach memory shared by a neighbor. Ignore memory of the wrong size and memory of
@@ -93,21 +117,30 @@ class Window {
   // messages.
   void detach(int rank);
   void detach_all();
+  // Retires the edges to and from a lost rank.
+  void retire(int rank);
+  // Notes that a rank has made a mailbox for this one. Returns false if the window gets
+  // no more edges.
+  bool accept(int rank);
   std::span<const std::byte> mailbox_memory(int in_neighbor) const {
-    return *in_edges_.at(in_neighbor)->memory;
+    return *find_in_edge(in_neighbor)->memory;
   }
   std::span<const std::byte> published_memory() const { return *published_memory_; }
 
-  bool has_in_neighbor(int rank) const { return in_edges_.contains(rank); }
+  bool has_in_neighbor(int rank) const { return find_in_edge(rank) != nullptr; }
   // Returns the writer for values of an in-neighbor that arrive as messages.
   MailboxWriter& writer_for(int in_neighbor);
   // Replaces the value that an in-neighbor has left; see MailboxReader::replace().
   void replace(int in_neighbor, std::vector<std::byte>& bytes, Mailbox::Meta meta);
   PublishedValue& published() { return published_; }
-  // Returns the number of an out-neighbor as a reader of published(), or nothing.
+  // Returns the number of a rank as a reader of published(), or nothing if it is none.
+  // In a window with config().ranks this rank itself is a reader, too.
   std::optional<std::size_t> reader_number(int rank) const;
+  // Returns how many readers published() has room for.
+  std::size_t readers() const;
 
-  MutexQueue mutex_queue;  // for this rank's mutex
+  MutexQueue mutex_queue;    // for this rank's mutex
+  std::set<int> sees_value;  // ranks to which the own value has been shared
 
  private:
   struct InEdge {
@@ -123,6 +156,9 @@ class Window {
     std::optional<PublishedValue> value GUARDED_BY(mutex);
     std::size_t number GUARDED_BY(mutex) = 0;
     std::vector<std::byte> spare GUARDED_BY(mutex);  // reused by get_directly()
+    bool is_retired GUARDED_BY(mutex) = false;
+    // Of a retired edge: whether its value has not been in an update yet.
+    bool has_last GUARDED_BY(mutex) = false;
   };
 
   struct OutEdge {
@@ -130,14 +166,30 @@ class Window {
     // The mailbox in the neighbor's memory, if it shares it.
     SharedBytes shared GUARDED_BY(mutex);
     std::optional<MailboxWriter> writer GUARDED_BY(mutex);
+    bool accepts GUARDED_BY(mutex) = false;  // the neighbor has made the mailbox
+    bool is_retired GUARDED_BY(mutex) = false;
   };
 
-  InEdge& in_edge(int rank) { return *in_edges_.at(rank); }
-  Memory allocate_published(const std::function<Memory(std::size_t)>& allocate) const;
+  using Initial = std::shared_ptr<const std::vector<std::byte>>;
+
+  // Return null if there is no such edge. The pointers stay valid as long as the
+  // window.
+  InEdge* find_in_edge(int rank) const EXCLUDES(edges_mutex_);
+  OutEdge* find_out_edge(int rank) const EXCLUDES(edges_mutex_);
+  InEdge& in_edge(int rank) const;
+  // Returns the edge to a rank, which it adds if the window may get more edges.
+  OutEdge* reach_out_edge(int rank) EXCLUDES(edges_mutex_);
+  std::unique_ptr<InEdge> make_in_edge(const Initial& initial) const;
+  Initial initial_of(std::span<const std::byte> value) const;
+  Memory allocate_published() const;
 
   const WindowConfig config_;
-  std::map<int, std::unique_ptr<InEdge>> in_edges_;
-  std::map<int, std::unique_ptr<OutEdge>> out_edges_;
+  const std::function<Memory(std::size_t)> allocate_;
+  // Guards the maps, not the edges. Held only to find or add an edge; no other mutex is
+  // taken meanwhile.
+  mutable Mutex edges_mutex_;
+  std::map<int, std::unique_ptr<InEdge>> in_edges_ GUARDED_BY(edges_mutex_);
+  std::map<int, std::unique_ptr<OutEdge>> out_edges_ GUARDED_BY(edges_mutex_);
   Mutex own_mutex_;  // also guards the writing side of published_
   double p_ GUARDED_BY(own_mutex_) = 1.0;
   Memory published_memory_;

@@ -33,6 +33,7 @@ class OneSender final : public RequestPeers {
  public:
   Channel* channel(int) const override { return &posted; }
   bool is_gone(int) const override { return false; }
+  bool is_dropped(int) const override { return false; }
   std::optional<std::string> why_gone(int, Clock::time_point) const override {
     return std::nullopt;
   }

@@ -1,137 +1,18 @@
 // A WindowService whose peers fail.
-#include <array>
-#include <list>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/collectives/values.h"
+#include "tests/window/one_rank.h"
 #include "window/service.h"
 
 namespace bluecomm::test {
 namespace {
 
-constexpr int kPeer = 1;
-constexpr std::uint64_t kJob = 5;
-constexpr std::uint32_t kEpoch = 2;
-constexpr std::uint64_t kId = 7;
-
-// Drops all messages.
-class DeadChannel final : public Channel {
- public:
-  int peer() const override { return kPeer; }
-  std::unique_ptr<Outgoing> send(const Header&, std::span<const std::byte>) override {
-    return std::make_unique<Unread>();
-  }
-  void post(const Header&, std::span<const std::byte>) override {}
-  ChannelStats stats() const override { return {}; }
-
- private:
-  class Unread final : public Outgoing {
-   public:
-    std::size_t released() const override { return 0; }
-  };
-};
-
-class OnePeer final : public RequestPeers {
- public:
-  Channel* channel(int rank) const override { return is_gone(rank) ? nullptr : &dead; }
-  bool is_gone(int rank) const override { return rank == kPeer && gone; }
-  std::optional<std::string> why_gone(int rank, Clock::time_point) const override {
-    return is_gone(rank) && certain ? std::optional<std::string>("gone") : std::nullopt;
-  }
-  std::string describe_rank(int rank) const override {
-    return "rank " + std::to_string(rank);
-  }
-
-  mutable DeadChannel dead;
-  bool gone = false;
-  bool certain = false;
-};
-
-// A message whose payload never arrives by transfer, but can be shared.
-class Announced final : public Incoming {
- public:
-  Announced(WindowMessage message, std::span<std::byte> payload) : payload_(payload) {
-    header_ = to_header(message, payload.size());
-  }
-  const Header& header() const override { return header_; }
-  void accept(std::span<std::byte>) override {}
-  std::span<const std::byte> readable() const override { return {}; }
-  void consume(std::size_t) override {}
-  std::size_t consumed() const override { return 0; }
-  std::optional<SharedBytes> share() override { return SharedBytes{nullptr, payload_}; }
-
- private:
-  const std::span<std::byte> payload_;
-  Header header_;
-};
-
-class Rank {
- public:
-  std::shared_ptr<Window> make_window() {
-    WindowConfig config;
-    config.id = kId;
-    config.name = "x";
-    config.dtype = DType::kFloat64;
-    config.nbytes = sizeof(double);
-    config.in_neighbors = {kPeer};
-    config.out_neighbors = {kPeer};
-    const std::vector<double> value{1.0};
-    return std::make_shared<Window>(
-        config, std::as_bytes(std::span(value)), [this](std::size_t) {
-          memories_.emplace_back();
-          return Window::Memory(&memories_.back().bytes, [](auto*) {});
-        });
-  }
-
-  WindowService::RequestPtr get(const std::shared_ptr<Window>& window,
-                                Clock::time_point deadline) {
-    const auto request = std::make_shared<WindowRequest>(
-        requests.next_id(), RequestKind::kWinGet, window, deadline);
-    service.get(request, {{{kPeer, 1.0}}, false});
-    return request;
-  }
-
-  void receive(WindowAction action, RequestId request,
-               std::span<std::byte> payload = {}, int other = -1) {
-    WindowMessage message;
-    message.job = kJob;
-    message.epoch = kEpoch;
-    message.window = kId;
-    message.action = action;
-    message.request = request;
-    message.other = other;
-    std::unique_ptr<Incoming> incoming = std::make_unique<Announced>(message, payload);
-    CHECK(service.take_message(kPeer, incoming));
-  }
-
-  void poll(Clock::time_point now = Clock::now()) {
-    const std::vector<int> gone = peers.gone ? std::vector{kPeer} : std::vector<int>();
-    service.poll(gone);
-    for (const auto& request : requests.expired(now)) {
-      request->expire();
-    }
-  }
-
-  OnePeer peers;
-  RequestTable requests;
-  WaitStats stats{6, nullptr};
-  WindowService service{0, kJob, kEpoch, peers, requests, stats};
-
- private:
-  struct Memory {
-    alignas(64) std::array<std::byte, 64 << 10> data;
-    std::span<std::byte> bytes{data};
-  };
-  std::list<Memory> memories_;
-};
-
 TEST(window, a_lost_rank_leaves_work_until_its_mutex_is_released) {
-  Rank rank;
+  WindowRank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
   CHECK(rank.service.open(window, Clock::time_point::max())->done());
@@ -149,7 +30,7 @@ TEST(window, a_lost_rank_leaves_work_until_its_mutex_is_released) {
 }
 
 TEST(window, memory_shared_by_a_lost_rank_is_not_used) {
-  Rank rank;
+  WindowRank rank;
   std::vector<std::byte> theirs(64 << 10);
   rank.receive(WindowAction::kShareMailbox, 0, theirs);
   rank.receive(WindowAction::kOpen, 0);
@@ -162,7 +43,7 @@ TEST(window, memory_shared_by_a_lost_rank_is_not_used) {
 }
 
 TEST(window, deadlines_are_put_off) {
-  Rank rank;
+  WindowRank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
@@ -176,7 +57,7 @@ TEST(window, deadlines_are_put_off) {
 }
 
 TEST(window, a_late_answer_leaves_no_work) {
-  Rank rank;
+  WindowRank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
@@ -194,7 +75,7 @@ TEST(window, a_late_answer_leaves_no_work) {
 }
 
 TEST(window, a_request_names_the_ranks_that_it_waits_for) {
-  Rank rank;
+  WindowRank rank;
   const auto window = rank.make_window();
   const auto opened = rank.service.open(window, Clock::time_point::max());
   CHECK(opened->kind() == RequestKind::kWinCreate);
@@ -225,7 +106,7 @@ TEST(window, a_request_names_the_ranks_that_it_waits_for) {
 }
 
 TEST(window, waits_are_counted_for_the_awaited_rank) {
-  Rank rank;
+  WindowRank rank;
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
   rank.receive(WindowAction::kOpen, 0);
@@ -250,11 +131,11 @@ TEST(window, waits_are_counted_for_the_awaited_rank) {
 }
 
 TEST(window, a_closed_service_ends_each_request_once) {
-  Rank rank;
+  WindowRank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
-  rank.service.close("shut down");
+  rank.service.close(Code::kClosed, "shut down");
   const auto request = std::make_shared<WindowRequest>(
       rank.requests.next_id(), RequestKind::kWinGet, window, Clock::time_point::max());
   rank.service.get(request, {{{kPeer, 1.0}, {kPeer, 1.0}}, false});
@@ -264,13 +145,13 @@ TEST(window, a_closed_service_ends_each_request_once) {
 }
 
 TEST(window, messages_of_another_job_are_refused) {
-  Rank rank;
+  WindowRank rank;
   WindowMessage message;
   message.action = WindowAction::kOpen;
   message.job = kJob + 1;
   message.epoch = kEpoch;
   std::unique_ptr<Incoming> incoming =
-      std::make_unique<Announced>(message, std::span<std::byte>());
+      std::make_unique<Announced>(message, std::span<std::byte>(), 0);
   CHECK(!rank.service.take_message(kPeer, incoming));
   CHECK(incoming != nullptr);
 }

@@ -18,10 +18,13 @@ def test_memory_stays_where_not_all_ranks_have_freed_a_window(monkeypatch):
     def barrier(timeout_s):
         raise CommunicationTimeout("rank 1 has not come")
 
-    window = make_window(remove=lambda: None, is_busy=False)
+    window = make_window(
+        remove=lambda: None, release_removed=lambda: None, is_busy=False
+    )
     comm = SimpleNamespace(windows={"x": window}, windows_in_doubt=[])
     monkeypatch.setattr(creation, "current_communicator", lambda: comm)
-    monkeypatch.setattr(creation, "_compare", lambda *_: [(["x"], [])] * 2)
+    answers = dict.fromkeys(range(2), (["x"], []))
+    monkeypatch.setattr(creation, "_compare", lambda *_: answers)
     monkeypatch.setattr(creation, "barrier", barrier)
     with pytest.raises(CommunicationTimeout, match="rank 1"):
         creation.win_free("x")
