@@ -29,7 +29,7 @@ from bluecomm.bench.survival.speed import (
 from bluecomm.bench.survival.torchrun import PeerOutcome, measure_ddp
 from bluecomm.bench.training.contenders import Contender
 from bluecomm.bench.training.models import equal_layers
-from bluecomm.optim.registry import names_that_survive_losses
+from bluecomm.optim.registry import get_algorithm, names_that_survive_losses
 
 _TRANSPORTS = ("shm", "tcp")
 _BEFORE = 20
@@ -60,8 +60,9 @@ def add_parser(subparsers: Subparsers) -> None:
         type=_label,
         default=algorithm_names(),
         metavar="NAME[:OPTION]",
-        help="as for train; algorithms that survival does not cover are only listed "
-        "(default: all)",
+        help="as for train; algorithms that survival does not cover are only listed, "
+        "and those with windows left out, because their values depend on the speed of "
+        "the ranks (default: all)",
     )
     parser.add_argument(
         "--transports",
@@ -161,7 +162,12 @@ def run(args: argparse.Namespace) -> int:
     # The jobs end with this process.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     names = names_that_survive_losses()
-    covered = [one for one in args.algorithms if Contender.parse(one).name in names]
+    by_name = [(Contender.parse(one).name, one) for one in args.algorithms]
+    covered = [
+        label
+        for name, label in by_name
+        if name in names and not get_algorithm(name).has_windows
+    ]
     about = _about(args)
     try:
         outcomes = list(_outcomes(args, covered)) if args.faults else []
@@ -177,7 +183,7 @@ def run(args: argparse.Namespace) -> int:
         costs=costs,
         goodputs=goodputs,
         peers=peers,
-        not_covered=[one for one in args.algorithms if one not in covered],
+        not_covered=[label for name, label in by_name if name not in names],
     )
     report.print()
     if args.json:

@@ -20,7 +20,7 @@ from bluecomm.bench.survival.job import Command, JobEffort, run_job
 from bluecomm.bench.survival.outcome import Outcome, expected_values, judge
 from bluecomm.bench.survival.plot import draw_gaps
 from bluecomm.bench.survival.report import SurvivalReport
-from bluecomm.optim.registry import names_that_survive_losses
+from bluecomm.optim.registry import get_algorithm, names_that_survive_losses
 from tests.support.cluster import Cluster, make_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.survive", description=__doc__.splitlines()[0]
     )
-    names = names_that_survive_losses()
+    names = [
+        name
+        for name in names_that_survive_losses()
+        if not get_algorithm(name).has_windows
+    ]
     parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
     parser.add_argument(
         "--rate", default="1gbit", help="rate of each link, as for tc (default: 1gbit)"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.deadlines import DEADLINE_S
-from tests.support.fault_matrix import CONSENSUS, covered
+from tests.support.fault_matrix import CONSENSUS, with_newcomers
 from tests.support.joining import (
     AFTER,
     KILLED_AT,
@@ -35,7 +35,7 @@ FEW = ("neighbor_allreduce", "gradient_allreduce")
     [
         ("shm", "newcomer", [VICTIM, VICTIM], FEW),
         ("tcp", "donor", [0, VICTIM, VICTIM], FEW),
-        ("shm", "stopped", [VICTIM, VICTIM, LATER], (*covered(), "local")),
+        ("shm", "stopped", [VICTIM, VICTIM, LATER], (*with_newcomers(), "local")),
     ],
 )
 def test_lost_ranks_are_started_again_and_join(

@@ -33,8 +33,10 @@ LEAVING = "leave"
 NOT_COUNTING = ("decentlam", "diloco", "noloco")
 # These average gradients or progress, so parameters that start apart stay apart.
 NOT_MIXING = ("diloco", "gradient_allreduce")
-# These have no graph.
-WITHOUT_NEIGHBORS = (*NOT_MIXING, "allreduce", "local_sgd")
+# Each rank changes its graph in a round of its own, and values of neighbors are old.
+ASYNCHRONOUS = ("pull_get", "push_sum", "win_put")
+# These have no graph on which the ranks agree.
+WITHOUT_NEIGHBORS = (*NOT_MIXING, *ASYNCHRONOUS, "allreduce", "local_sgd")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,12 @@ def main() -> None:
     made = [make_optimizer(algorithm) for algorithm in algorithms]
     gone = {hit.rank for hit in hits if hit.how not in SPARING}
     remaining = bf.size() - len(gone)
-    neighbors = sum(algorithm not in WITHOUT_NEIGHBORS for algorithm in algorithms)
+    # The prefixes of the events of those that agree on a round.
+    neighbors = tuple(
+        f"optim.{number}:"
+        for number, algorithm in enumerate(algorithms)
+        if algorithm not in WITHOUT_NEIGHBORS
+    )
     last = max(hit.step for hit in hits)
     step = left = 0
     while left < AFTER:
@@ -154,9 +161,9 @@ def main() -> None:
         present = 0
         if not neighbors:
             present = round(bf.allreduce(torch.ones(1), average=False).item())
-        regrouped = [e for e in bf.elastic.events() if e.kind == "regrouped"]
+        regrouped = [e for e in bf.elastic.events() if e.text.startswith(neighbors)]
         final = [e for e in regrouped if len(e.left) == remaining]
-        is_final = len(final) >= neighbors if neighbors else present == remaining
+        is_final = len(final) >= len(neighbors) if neighbors else present == remaining
         left += step >= last and (not gone or is_final)
     for algorithm, (model, optimizer) in zip(algorithms, made, strict=True):
         optimizer.synchronize()

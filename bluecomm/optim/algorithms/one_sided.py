@@ -4,6 +4,10 @@ A round involves only this rank. It begins with the first forward pass of a step
 ends before the user's own step. In between, the parameters go to the neighbors'
 windows, or theirs come here, without any action of the neighbors' programs. A rank uses
 the latest values of its neighbors, however old, so a slow rank slows down no other.
+
+When a rank is lost, each of the others changes to the graph of those that are left at
+the beginning of its own next round: as no rank waits for another, they need not agree
+on a round. docs/survival.md has the states of the edges.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ from typing import ClassVar
 
 import torch
 
+from bfrun.wording import format_ranks
 from bluecomm.ops.tensor import shared_like
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.exchanges.regrouped import RegroupedWeights, regroup_static
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.runtime import Handle, current_communicator
 from bluecomm.runtime.handle import wait_all
@@ -47,6 +53,7 @@ class OneSided(Algorithm):
     """
 
     flat_parameters = True
+    survives_losses = True
     has_windows = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
     zero_init: ClassVar[bool] = False
@@ -56,6 +63,7 @@ class OneSided(Algorithm):
         self._buckets: Sequence[Bucket] = ()
         self._under_way: list[tuple[Bucket, Handle[bool]]] = []
         self._has_started = False
+        self._gone = 0  # number of lost ranks without which the windows' graph is made
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         if self.context.comm is not current_communicator():
@@ -87,6 +95,9 @@ class OneSided(Algorithm):
     @abc.abstractmethod
     def combine(self, bucket: Bucket) -> None:
         """Combine the window's latest values into the values of the parameters."""
+
+    def on_regrouped(self, bucket: Bucket) -> None:
+        """Change what the algorithm keeps, because the graph has changed."""
 
     # -- events ------------------------------------------------------------------------
 
@@ -130,6 +141,8 @@ class OneSided(Algorithm):
     def _start(self, bucket: Bucket) -> None:
         if bucket not in self._buckets:
             return
+        if not self._has_started:
+            self._regroup()
         self._has_started = True
         if adopted := bucket.parameters.check():
             _log.warning(
@@ -141,6 +154,28 @@ class OneSided(Algorithm):
         handle = self.start(bucket)
         if handle is not None:
             self._under_way.append((bucket, handle))
+
+    def _regroup(self) -> None:
+        """Change to the graph of the ranks that are left, if some have gone."""
+        context = self.context
+        comm = context.comm
+        members = comm.world.members
+        gone = members.gone
+        if len(gone) == self._gone:
+            return
+        self._gone = len(gone)
+        left = tuple(rank for rank in comm.ranks if rank not in gone)
+        schedule = regroup_static(comm.topology, left)
+        weights = RegroupedWeights(schedule, left, comm.rank).at(0)
+        for bucket in self._buckets:
+            find("regroup", self.name_of(bucket)).regroup(weights)
+            self.on_regrouped(bucket)
+        text = (
+            f"{context.name}: on rank {comm.rank}, the graph has "
+            f"{format_ranks(left, noun=True)} only"
+        )
+        members.note("regrouped", text, left)
+        _log.log(logging.WARNING if comm.rank == left[0] else logging.INFO, "%s", text)
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -230,7 +265,9 @@ class PushSum(OneSided):
     stochastic weights, and however far ranks are apart in time. The ``p_i`` of a rank
     that is faster than its in-neighbors falls, so ranks of unequal speed contribute
     about equally per second. A rank whose ``p`` is below 1/8 pushes nothing until it
-    has received some.
+    has received some. When a rank is lost, its ``x`` and ``p`` vanish together, with
+    what is on its way to it, and each of the others sets its ``p`` to 1 without
+    changing its ``z``.
 
     A change of the parameters by other means than the optimizer's step counts as a
     step. ``dst_weights`` of the optimizer may name some of the out-neighbors; with
@@ -289,12 +326,22 @@ class PushSum(OneSided):
         p = find("push_sum", name).native.p
         torch.div(biased, p, out=bucket.parameters.current)
 
+    @torch.no_grad()
+    def on_regrouped(self, bucket: Bucket) -> None:
+        # Mass that went to the lost rank is missing: with a p below 1/8 everywhere,
+        # nobody would push any more.
+        native = find("push_sum", self.name_of(bucket)).native
+        self._biased[bucket].div_(native.p)
+        native.scale_p(1 / native.p)
+
     def _shares(self, name: str) -> tuple[float, dict[int, float]]:
         """Return the share that this rank keeps, and the share of each target."""
         settings = self.context.settings
         given = settings.dst_weights
         if given is None:
-            given = sorted(find("push_sum", name).out_weights)
+            window = find("push_sum", name)
+            # A share of a lost rank would be lost as well.
+            given = sorted(window.out_weights.keys() & window.native.targets())
         targets = list(given)
         if settings.self_weight is None:
             share = 1 / (len(targets) + 1)

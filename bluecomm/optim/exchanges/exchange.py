@@ -23,14 +23,10 @@ from bluecomm.ops.weighted_average import (
     start_weighted_average,
 )
 from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology
-from bluecomm.optim.exchanges.regrouped import (
-    RegroupedWeights,
-    exponential,
-    regroup,
-)
+from bluecomm.optim.exchanges.regrouped import RegroupedWeights, regroup_static
 from bluecomm.optim.options import CommunicationType, StepSettings
 from bluecomm.runtime import Communicator, Handle, parameters
-from bluecomm.topology import StaticTopology, TopologySchedule
+from bluecomm.topology import TopologySchedule
 
 
 class Exchange(abc.ABC):
@@ -181,14 +177,7 @@ class NeighborExchange(GraphExchange):
         """Return the schedule of those that are left; None to keep the user's."""
         if self._dynamic is not None:
             return self._dynamic.regrouped(left, self._suits)
-        in_force = self._comm.topology
-        if in_force is None or in_force.is_default:
-            return exponential(len(left))
-        if in_force.factory is not None:
-            graph = in_force.factory(len(left))
-            return StaticTopology(graph, is_weighted=in_force.is_weighted)
-        given = StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
-        return regroup(given, left, suits=self._suits)
+        return regroup_static(self._comm.topology, left, suits=self._suits)
 
     def _suits(self, schedule: TopologySchedule) -> bool:
         """Return whether the algorithm can use a schedule."""

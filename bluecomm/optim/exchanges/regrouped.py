@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.runtime.communicator import Topology
 from bluecomm.topology import ExponentialGraph, StaticTopology, TopologySchedule
 from bluecomm.topology.reduced import ReducedSchedule, is_connected
 
@@ -76,6 +77,28 @@ def regroup(
         "ExponentialGraph" if fallback is None else other,
     )
     return other
+
+
+def regroup_static(
+    in_force: Topology | None,
+    left: Sequence[int],
+    *,
+    suits: Suits = lambda schedule: True,
+) -> TopologySchedule:
+    """Return the schedule that replaces a topology, as ``regroup`` does.
+
+    Args:
+        in_force: The topology of all members.
+        left: The members that are left, ascending.
+        suits: Returns whether the algorithm can use a schedule.
+    """
+    if in_force is None or in_force.is_default:
+        return exponential(len(left))
+    if in_force.factory is not None:
+        graph = in_force.factory(len(left))
+        return StaticTopology(graph, is_weighted=in_force.is_weighted)
+    given = StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
+    return regroup(given, left, suits=suits)
 
 
 def exponential(size: int) -> StaticTopology:
