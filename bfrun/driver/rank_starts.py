@@ -210,9 +210,15 @@ class RankStarts:
             for rank in unlisted
             if rank not in self._leaving and not members[rank].ended
         ]
-        if not set(taking_part) - set(unlisted):
+        # Ranks that leave do so even if their slots are listed again.
+        staying = {
+            rank
+            for rank in taking_part
+            if rank not in self._leaving and not members[rank].ended
+        }
+        if not staying - set(unlisted):
             # The last rank has the state that others need.
-            last = min(set(taking_part) - self._leaving.keys(), default=-1)
+            last = min(staying, default=-1)
             asked = [rank for rank in asked if rank != last]
         if not asked:
             return

@@ -159,6 +159,24 @@ def test_the_last_rank_stays_until_another_one_has_joined(most):
     assert (0, LeaveNotice()) in job.sent
 
 
+def test_a_rank_stays_while_the_others_leave_although_their_slots_are_back():
+    job = Job(4)
+    job.starts.use_hosts([A])
+    job.starts.step(0.0)
+    assert job.sent == [(2, LeaveNotice()), (3, LeaveNotice())]
+    job.starts.use_hosts([B])
+    job.starts.step(2.0)
+    assert job.sent[2:] == [(1, LeaveNotice())]
+    for rank in (1, 2, 3):
+        job.end(rank, 0)
+    started = job.starts.step(3.0)
+    assert started == [2, 3]
+    assert (0, LeaveNotice()) not in job.sent
+    job.join(2)
+    job.starts.step(4.0)
+    assert job.sent[-1] == (0, LeaveNotice())
+
+
 def test_hosts_that_were_not_there_are_told_once():
     job = Job(4)
     for _ in range(2):
