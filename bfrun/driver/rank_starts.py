@@ -150,12 +150,14 @@ class RankStarts:
             return []
         may_grow = self._config.may_grow and self._admissions.may_grow
         members = self._membership.members
-        return [
-            rank
-            for rank, slot in self._slots.due(now, may_grow=may_grow)
-            if (rank not in members or members[rank].ended)
-            and self._start(self._starts, rank, slot, now)
-        ]
+        started = []
+        for rank, slot in self._slots.due(now, may_grow=may_grow):
+            if rank in members and not members[rank].ended:
+                continue
+            if not self._start(self._starts, rank, slot, now):
+                break  # the next turn has another slot for this number
+            started.append(rank)
+        return started
 
     def give_up(self) -> None:
         """Kill newcomers that can no longer join, as all other ranks have ended."""

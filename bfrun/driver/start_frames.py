@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.env import FOREIGN_PREFIXES, Placement
@@ -88,11 +89,13 @@ class StartFrames:
         Raises:
             LaunchError: The host lacks the GPUs or the cores for it.
         """
+        # The script may name more slots than the host had at the start.
+        host = replace(host, slots=max(host.slots, position + 1))
         placement = Placement(
             rank=rank,
             world_size=size,
             local_rank=position,
-            local_world_size=max(host.slots, position + 1),
+            local_world_size=host.slots,
             machine_rank=host.index,
             machine_world_size=self._hosts,
         )

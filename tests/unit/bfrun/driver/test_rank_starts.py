@@ -1,6 +1,7 @@
 """Ranks that are started while the job runs, and those that must leave it."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -196,6 +197,39 @@ def test_a_slot_without_gpus_stays_empty():
     count = len(job.said)
     job.starts.step(6.0)
     assert len(job.said) == count
+
+
+def test_numbers_have_no_gap_after_a_slot_that_stays_empty():
+    job = Job(2)
+    gpus = HostFacts((0, 1), gpus=("0", "1", "2"))
+    hosts = job.starts._hosts
+    job.starts._hosts = (replace(hosts[0], facts=gpus), hosts[1])
+    object.__setattr__(job.config, "gpus_per_rank", 1)
+    job.starts.use_hosts([B, Host("a", 3)])
+    for _ in range(2):
+        assert job.starts.step(5.0) == []
+    assert job.starts.step(5.0) == [2]
+    (frame,) = job.sent[-1][1].processes
+    assert frame.env["CUDA_VISIBLE_DEVICES"] == "2"
+    assert frame.welcome.local_size == 3
+
+
+@pytest.mark.parametrize("setting", [{"bind_to": "numa"}, {"gpus_per_rank": 1}])
+def test_a_host_may_get_more_slots_than_it_had_at_the_start(setting):
+    """It has cores for them, but no GPUs."""
+    job = Job(4)
+    for name, value in setting.items():
+        object.__setattr__(job.config, name, value)
+    gpus = HostFacts((0, 1), gpus=("0", "1"))
+    job.starts._hosts = tuple(replace(one, facts=gpus) for one in job.starts._hosts)
+    job.starts.use_hosts([Host("a", 3), B])
+    found = job.starts.step(0.0)
+    if "bind_to" in setting:
+        assert found == [4]
+        assert job.sent[-1][1].processes[0].cpus == [0, 1]
+    else:
+        assert found == []
+        assert "host 'a' needs 3 GPUs for 3 ranks, but it has 2" in job.said[-1]
 
 
 def test_no_rank_starts_on_a_lost_host():
