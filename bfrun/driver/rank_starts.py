@@ -151,7 +151,9 @@ class RankStarts:
         may_grow = self._config.may_grow and self._admissions.may_grow
         members = self._membership.members
         started = []
-        for rank, slot in self._slots.due(now, may_grow=may_grow):
+        for rank, slot in self._slots.due(
+            now, may_grow=may_grow, size=self._admissions.size
+        ):
             if rank in members and not members[rank].ended:
                 continue
             if not self._start(self._starts, rank, slot, now):

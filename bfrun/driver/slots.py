@@ -85,15 +85,22 @@ class Slots:
         """Start nothing more on a host, whose agent is lost."""
         self._lost_hosts.add(host)
 
-    def due(self, now: float, *, may_grow: bool) -> list[tuple[int, HostSlot]]:
+    def due(
+        self, now: float, *, may_grow: bool, size: int | None = None
+    ) -> list[tuple[int, HostSlot]]:
         """Return the ranks that are to be started now, and where.
 
         Args:
             now: Seconds on the clock of ``lost``.
             may_grow: Whether ranks may be added to the numbers of the job.
+            size: The numbers from this one on have never taken part in the job. They
+                can only join in turn, so they belong to no slot, and the lowest one is
+                started first. None if there are no such numbers.
         """
         free = self._gone & self._ended
         empty = [slot for slot in self._listed if self._is_empty(slot, free, now)]
+        new = {rank for rank in free if size is not None and rank >= size}
+        free -= new
         starts = []
         for slot in list(empty):
             rank = self._rank_in.get(slot)
@@ -104,7 +111,10 @@ class Slots:
         numbers = sorted(free)
         if may_grow:
             first = len(self._slot_of)
-            numbers += range(first, first + len(empty))
+            # A number may be free soon, when all output of its process has arrived.
+            last = first + len(empty)
+            last = last if self._most is None else min(last, self._most)
+            numbers += [*sorted(new), *range(first, last)]
         starts += zip(numbers, empty, strict=False)
         alive = len(self._slot_of) - len(self._gone)
         room = len(starts) if self._most is None else self._most - alive

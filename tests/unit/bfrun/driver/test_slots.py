@@ -80,6 +80,31 @@ def test_free_slots_get_new_numbers_up_to_the_limit():
     assert start(slots, 0) == []
 
 
+def test_no_number_reaches_the_limit():
+    """Otherwise ``size`` would be more than ``--max-np`` from then on."""
+    slots = Slots(START, 4)
+    slots.use([*START.values(), C0, C1])
+    slots.left(2)
+    assert start(slots, 0) == []
+    slots.has_ended(2)
+    assert start(slots, 0) == [(2, B0)]
+
+
+def test_the_lowest_number_that_has_never_joined_takes_any_slot():
+    slots = Slots(START, None)
+    slots.use([*START.values(), C0, C1])
+    assert start(slots, 0, size=4) == [(4, C0), (5, C1)]
+    slots.close(C0)
+    gone(slots, 4)
+    assert start(slots, 100, size=4) == []
+    # Rank 5 has waited for rank 4 in vain.
+    gone(slots, 5)
+    assert slots.due(100, may_grow=False, size=4) == []
+    assert start(slots, 100, size=4) == [(4, C1)]
+    gone(slots, 4, at=200)
+    assert start(slots, 300, size=5) == [(4, C1)]
+
+
 def test_without_a_limit_all_slots_are_used():
     slots = Slots(START, None)
     slots.use([C0, C1, *START.values()])
