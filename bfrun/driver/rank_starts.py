@@ -21,6 +21,9 @@ from bfrun.wording import format_ranks
 
 # Seconds in which a rank must leave whose slot is to end. Then it is killed.
 LEAVE_S = 30.0
+# Seconds after these in which the process of a rank that has shut down must end. The
+# end of an interpreter with torch takes long on a busy machine.
+EXIT_S = 60.0
 
 
 class RankStarts:
@@ -199,15 +202,17 @@ class RankStarts:
 
     def _ask_to_leave(self, now: float) -> None:
         """Have ranks leave whose slots are to end, but never all ranks at once."""
+        members = self._membership.members
         for rank, at in self._leaving.items():
-            if now >= at:
+            more_s = EXIT_S if members[rank].said_goodbye else 0.0
+            if now >= at + more_s:
                 self._leaving[rank] = float("inf")
-                self._say(f"bfrun: rank {rank} has not left within {LEAVE_S:g} s")
+                limit_s = LEAVE_S + more_s
+                self._say(f"bfrun: rank {rank} has not left within {limit_s:g} s")
                 self._kill(rank)
         unlisted = self._slots.unlisted()
         if not unlisted:
             return
-        members = self._membership.members
         taking_part = self._membership.remaining
         asked = [
             rank

@@ -8,7 +8,7 @@ import pytest
 from bfrun.config import LaunchConfig
 from bfrun.driver.admissions import Admissions
 from bfrun.driver.membership import Membership
-from bfrun.driver.rank_starts import LEAVE_S, RankStarts
+from bfrun.driver.rank_starts import EXIT_S, LEAVE_S, RankStarts
 from bfrun.driver.start_frames import StartFrames
 from bfrun.frames.driver_to_agent import SignalRanks, Start
 from bfrun.frames.driver_to_rank import LeaveNotice
@@ -133,6 +133,19 @@ def test_a_rank_that_does_not_leave_is_killed():
     job.end(3, -9)
     job.starts.step(100.0)
     assert job.sent == [(3, kill(3))]
+
+
+def test_a_rank_that_has_shut_down_has_more_time_to_end():
+    job = Job(4)
+    job.starts.use_hosts([A, Host("b", 1)])
+    job.starts.step(0.0)
+    job.sent.clear()
+    job.membership.goodbye(3)
+    job.starts.step(LEAVE_S + EXIT_S - 0.1)
+    assert job.sent == []
+    job.starts.step(LEAVE_S + EXIT_S)
+    assert job.sent == [(3, kill(3))]
+    assert job.said[-1] == "bfrun: rank 3 has not left within 90 s"
 
 
 def test_a_newcomer_whose_slot_ends_is_killed():
