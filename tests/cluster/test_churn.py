@@ -28,8 +28,9 @@ GROUPS = (
     ("short stop", "short cut"),
     ("long cut",),
 )
-# Without faults, the worst rank of two seeds has 96.4 % after so many steps.
-STEPS, ACCURACY = 200, 0.95
+# Without faults, the worst rank of two seeds has 96.4 % after so many steps, and an
+# untrained one 10 %.
+STEPS, ACCURACY = 200, 0.9
 MODELS = [("neighbor_allreduce", 1), ("gradient_allreduce", 1)]
 
 
