@@ -28,6 +28,9 @@ LIMIT_S = 10.0
 _OUTPUT_NBYTES = 1 << 20
 _ERRORS_NBYTES = 500
 _LOOK_S = 0.02
+# Seconds in which a script ends that was killed. One that waits for a disk or for NFS
+# may not end before its wait does.
+_KILL_S = 1.0
 
 
 def find_script(given: str) -> str:
@@ -184,7 +187,9 @@ class _Run:
         """Kill the script, and the processes of its session, if they still run."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        # If it has not ended by then, Popen waits for it when the next one starts.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_S)
         self._close_files()
 
     def _close_files(self) -> None:

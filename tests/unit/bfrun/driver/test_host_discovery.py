@@ -1,5 +1,6 @@
 """The script that names the hosts of a job: good, failing, hanging, nonsense."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from bfrun.driver.host_discovery import (
 )
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from tests.support.deadlines import wait_until
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -130,6 +131,23 @@ def test_a_script_that_hangs_is_killed_with_its_children(asking, hanging):
 def test_close_ends_the_script(asking, hanging):
     asking.discovery.close()
     wait_until(lambda: have_ended(hanging), "a process is left")
+
+
+def test_a_script_that_cannot_be_killed_is_not_waited_for(asking, hanging, monkeypatch):
+    process = asking.discovery._run._process
+    limits = []
+
+    def wait(limit_s=None):
+        limits.append(limit_s)
+        raise subprocess.TimeoutExpired("hosts.sh", limit_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "wait", wait)
+        asking.now += host_discovery.LIMIT_S
+        assert asking.discovery.step() is None
+    assert limits == [1.0]
+    assert "it has not ended within 10 s" in asking.said[0]
+    process.wait(DEADLINE_S)
 
 
 def test_a_script_that_cannot_be_started_is_told(asking, script, tmp_path):
