@@ -227,25 +227,40 @@ class World:
         return RequestHandle(self, number, call.kind, name, call.finish)
 
     def run_after(
-        self, handles: Sequence[RequestHandle[Any]], call: Call[None]
-    ) -> RequestHandle[None] | None:
-        """Wait for requests, then run a call without memory, and return its handle.
+        self,
+        handles: Sequence[RequestHandle[Any]],
+        call: Call[None],
+        started: list[RequestHandle[None]],
+    ) -> None:
+        """Wait for requests, then run a call without memory.
 
         The program gets back control after at most about 0.1 s.
 
-        Returns:
-            The handle; ``None`` if the call has not started, because a request has
-            failed or still runs.
+        Args:
+            handles: The requests.
+            call: The call.
+            started: Gets the handle of the call, even if a signal handler raises. It
+                stays empty if the call has not started, because a request has failed or
+                still runs, or another thread has removed the group.
         """
         self.check_usable()
         assert call.name is not None
         call.limit_s = self.config.operation_timeout_s
         self._waiters.add(threading.get_ident())
-        number = self._engine.run_after([one.number for one in handles], call)
-        if number is None:
-            return None
-        kind = RequestHandle if number else FinishedHandle
-        return kind(self, number, call.kind, call.name, call.finish)
+        ids = [one.number for one in handles]
+        numbers: list[int | None] = []
+        try:
+            # The list has the id before a signal handler can raise.
+            numbers.extend(map(self._engine.run_after, [ids], [call]))
+        except ValueError:  # there is no such group any more
+            pass
+        finally:
+            for number in numbers:
+                if number is not None:
+                    kind = RequestHandle if number else FinishedHandle
+                    started.append(
+                        kind(self, number, call.kind, call.name, call.finish)
+                    )
 
     def refuse(self, call: Call[None], reason: str) -> None:
         """Count a call that is not made; see ``Communicator.refuse``."""

@@ -472,16 +472,18 @@ class Transactions:
             ):
                 return transaction.is_over
             transaction.entering = turn
-        commit = None
+        # The handle of the barrier, which must not be entered a second time even if a
+        # signal handler raises.
+        commits: list[RequestHandle[None]] = []
         try:
-            commit = self._world.run_after(requests, _barrier_of(name, group))
+            self._world.run_after(requests, _barrier_of(name, group), commits)
         finally:
             with self.locked():
                 # Otherwise this epoch has ended, and the transaction is repeated.
                 if transaction.entering is turn:
                     transaction.entering = None
-                    if commit is not None and not transaction.is_over:
-                        self._note_commit(transaction, commit)
+                    if commits and not transaction.is_over:
+                        self._note_commit(transaction, commits[0])
                     self._advance(transaction)
                     self._commit(name)
         return transaction.is_over

@@ -74,11 +74,10 @@ class World:
         self.started.append(Request(call))
         return self.started[-1]
 
-    def run_after(self, handles, call):
-        has_ended = all(handle.done() for handle in handles)
-        request = self.start(call) if has_ended else None
+    def run_after(self, handles, call, started):
+        if all(handle.done() for handle in handles):
+            started.append(self.start(call))
         self.while_in_engine()
-        return request
 
     def end_all(self):
         for request in self.started:
@@ -252,6 +251,22 @@ def test_a_barrier_that_the_engine_has_not_entered_is_entered_later(
 ):
     transaction = begun_round(transactions)
     world.while_in_engine = world.end_all  # too late for the engine
+    assert transaction.wait()
+    assert barriers(world) == [1]
+
+
+def test_a_barrier_is_entered_once_even_if_a_signal_handler_raises(transactions, world):
+    transaction = begun_round(transactions)
+    world.end_all()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    world.while_in_engine = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        transaction.wait()
+    assert barriers(world) == [1]
+    world.end_all()
     assert transaction.wait()
     assert barriers(world) == [1]
 

@@ -232,3 +232,22 @@ def test_memory_that_is_read_after_the_end_is_never_freed(monkeypatch):
     assert tensor() is not None
     assert other() is None
     assert [call.keep for call in held] == [(tensor(),)]
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_call_after_requests_is_noted_if_it_has_started(number):
+    world = make_world(SimpleNamespace(run_after=lambda ids, call: number), {})
+    started = []
+    world.run_after([], call_with(), started)
+    assert [handle.number for handle in started] == [number]
+
+
+def test_no_call_after_requests_starts_in_a_group_that_was_removed_meanwhile():
+    def run_after(ids, call):
+        raise ValueError("there is no group 5")
+
+    started = []
+    for engine in (run_after, lambda ids, call: None):
+        world = make_world(SimpleNamespace(run_after=engine), {})
+        world.run_after([], call_with(), started)
+    assert started == []
