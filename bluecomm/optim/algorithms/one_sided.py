@@ -338,23 +338,31 @@ class PushSum(OneSided):
         """Return the share that this rank keeps, and the share of each target."""
         settings = self.context.settings
         given = settings.dst_weights
+        window = find("push_sum", name)
+        topology, reached = window.comm.topology, set(window.native.targets())
+        # A share of a lost rank would be lost as well, so this rank keeps it.
+        lost = set(topology.weights.dst_ranks if topology else ()) - reached
         if given is None:
-            window = find("push_sum", name)
-            # A share of a lost rank would be lost as well.
-            given = sorted(window.out_weights.keys() & window.native.targets())
-        targets = list(given)
+            targets = sorted(window.out_weights.keys() - lost)
+        else:
+            targets = [rank for rank in given if rank not in lost]
+        survives = window.comm.world.members.survives_losses
+        if survives and not targets and not isinstance(given, Mapping):
+            return 1.0, {}
         if settings.self_weight is None:
             share = 1 / (len(targets) + 1)
             return share, dict.fromkeys(targets, share)
+        keeps = settings.self_weight
         if isinstance(given, Mapping):
-            shares = dict(given)
+            shares = {rank: given[rank] for rank in targets}
+            keeps += sum(given.values()) - sum(shares.values())
         else:
-            share = (1 - settings.self_weight) / max(1, len(targets))
+            share = (1 - keeps) / max(1, len(targets))
             shares = dict.fromkeys(targets, share)
-        total = settings.self_weight + sum(shares.values())
+        total = keeps + sum(shares.values())
         if abs(total - 1) > 1e-6:
             raise ValueError(
                 "push_sum: self_weight and dst_weights must sum to 1, so that nothing "
                 f"is lost; got {settings.self_weight} and {shares}"
             )
-        return settings.self_weight, shares
+        return keeps, shares
