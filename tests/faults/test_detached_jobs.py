@@ -46,14 +46,6 @@ print("done", flush=True)
 """
 
 
-@pytest.fixture(autouse=True)
-def hangups_end_processes():
-    """Undo what nohup does: with an ignored SIGHUP, bfrun ignores it, too."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def assert_ended(job):
     assert job.left() == {}
     assert job.folders_left() == []
