@@ -16,8 +16,10 @@ from tests.support.deadlines import wait_until
 from tests.support.detached import (
     CLIENT,
     OPTIONS,
+    attach_after_death,
     beside,
     kill,
+    lines_of,
     run_beside,
     wait_until_up,
 )
@@ -94,17 +96,9 @@ def break_connection(cluster: Cluster, number: int) -> None:
 
 def test_ranks_of_two_hosts_train_on_after_the_death_of_bfrun(cluster, tmp_path):
     with two_hosts(cluster, tmp_path, TRAINING) as job:
-        kill(job)
-        (tmp_path / "orphaned").touch()
-        for rank in range(4):
-            wait_until((tmp_path / f"alone-{rank}").exists, lambda: job.out + job.err)
-        with beside(job, tmp_path / "second", "--attach", "run_1") as second:
-            second.wait_for("attached to job run_1")
-            (tmp_path / "go").touch()
-            assert second.wait() == 0, second.out + second.err
-        # Lines that the first bfrun has just shown may be shown again.
-        lines = [line for line in second.out.splitlines() if "up" not in line]
-        assert sorted(lines) == [f"[{rank}] done [1.5, 1.5, 1.5]" for rank in range(4)]
+        second = attach_after_death(job, tmp_path, ranks=4)
+        done = [f"[{rank}] done [1.5, 1.5, 1.5]" for rank in range(4)]
+        assert lines_of(second) == done
         assert "ranks; lost" not in second.err
         assert_ended(cluster, job)
 

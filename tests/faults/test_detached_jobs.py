@@ -12,8 +12,10 @@ from tests.support.deadlines import wait_until
 from tests.support.detached import (
     CLIENT,
     OPTIONS,
+    attach_after_death,
     beside,
     kill,
+    lines_of,
     run_beside,
     wait_until_up,
 )
@@ -54,18 +56,9 @@ def assert_ended(job):
 def test_ranks_train_on_after_the_death_of_bfrun(tmp_path):
     with launched(tmp_path, *OPTIONS, "-np", "3", *python(TRAINING)) as job:
         wait_until_up(job, 3)
-        kill(job)
-        (tmp_path / "orphaned").touch()
-        for rank in range(2):
-            wait_until((tmp_path / f"alone-{rank}").exists, lambda: job.out + job.err)
-        with beside(job, tmp_path / "second", "--attach", "run_1") as second:
-            second.wait_for("attached to job run_1")
-            (tmp_path / "go").touch()
-            assert second.wait() == 0, second.out + second.err
-            # Lines that the first bfrun has just shown may be shown again.
-            lines = [line for line in second.out.splitlines() if "up" not in line]
-            assert sorted(lines) == ["[0] done", "[1] done"]
-            assert "finished with 2 of 3 ranks; lost rank 2 (SIGKILL)" in second.err
+        second = attach_after_death(job, tmp_path, ranks=2)
+        assert lines_of(second) == ["[0] done", "[1] done"]
+        assert "finished with 2 of 3 ranks; lost rank 2 (SIGKILL)" in second.err
         assert_ended(job)
 
 

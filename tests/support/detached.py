@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.deadlines import wait_until
 from tests.support.launch import Launched, launched
 
 OPTIONS = ("--on-failure", "continue", "--job-name", "run_1")
@@ -48,3 +49,32 @@ def kill(bfrun: Launched) -> None:
     """Kill a bfrun, but not its job."""
     bfrun.process.kill()
     assert bfrun.wait() == -signal.SIGKILL
+
+
+def attach_after_death(job: Launched, folder: Path, ranks: int) -> Launched:
+    """Kill a bfrun, and let another one attach once its ranks have trained on.
+
+    The ranks read and write the files ``orphaned``, ``alone-RANK`` and ``go``.
+
+    Args:
+        job: The first bfrun.
+        folder: Folder of the ranks' files.
+        ranks: Number of ranks that train on.
+
+    Returns:
+        The second bfrun, which has ended.
+    """
+    kill(job)
+    (folder / "orphaned").touch()
+    for rank in range(ranks):
+        wait_until((folder / f"alone-{rank}").exists, lambda: job.out + job.err)
+    with beside(job, folder / "second", "--attach", "run_1") as second:
+        second.wait_for("attached to job run_1")
+        (folder / "go").touch()
+        assert second.wait() == 0, second.out + second.err
+    return second
+
+
+def lines_of(bfrun: Launched) -> list[str]:
+    """Return its lines of output, without those that it may show once more."""
+    return sorted(line for line in bfrun.out.splitlines() if "up" not in line)
