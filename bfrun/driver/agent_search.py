@@ -45,7 +45,7 @@ class _EndRanks(Protocol):
 
 
 class SearchResult(enum.Enum):
-    """What is known of an agent whose connection has ended."""
+    """What the driver knows about an agent whose connection has ended."""
 
     UNKNOWN = enum.auto()
     # It has ended for certain, with all of its ranks.

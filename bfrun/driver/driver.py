@@ -141,8 +141,7 @@ def attach_job(
         is_to_end: Whether to end the job, as after SIGTERM.
 
     Raises:
-        LaunchError: An agent does not answer. Of several hosts, at least one must be
-            reached.
+        LaunchError: No agent of the job answers.
         NoSuchJob: All agents have ended, or are about to.
     """
     job = record.record

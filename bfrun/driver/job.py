@@ -68,7 +68,7 @@ class Job:
             that it has shown.
         task: The call that ranks make, if they run no program.
         record: Record of the job, if it may detach.
-        takeover: What happened before, if the job runs already.
+        takeover: The history of a job that another driver has started, or None.
         make_search: Makes the search for an agent whose connection has ended. None if
             that means the end of its ranks.
 
@@ -140,7 +140,8 @@ class Job:
         """Start, watch and end the ranks.
 
         Returns:
-            What is left of them, or None if the job goes on without this process.
+            The processes and hosts that are left; None if the job goes on without this
+            driver.
         """
         if self._takeover is None:
             self._start_ranks()

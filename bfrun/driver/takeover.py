@@ -55,7 +55,8 @@ class Takeover:
 def connect_over_ssh(record: RunningJob, config: LaunchConfig) -> list[AgentSession]:
     """Connect to the agents of a job with hosts that are reached over SSH.
 
-    The caller closes the sessions. Those of agents that cannot be reached are lost.
+    The caller closes the sessions. If an agent cannot be reached, its session is lost
+    from the start.
 
     Args:
         record: Record of the job.

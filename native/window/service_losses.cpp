@@ -3,8 +3,8 @@
 //
 // By default a part of a lost rank fails, once it is certain that no answer will come.
 // In a job that survives losses the part ends without effect as soon as operations go
-// on without the rank, and so do all later ones. What the rank has left as a whole
-// counts once more; see Window::update().
+// on without the rank, and so do all later ones. The next update still uses a
+// value that the rank has left as a whole; see Window::update().
 #include <algorithm>
 #include <iterator>
 #include <memory>

@@ -157,7 +157,7 @@ class Window {
     std::size_t number GUARDED_BY(mutex) = 0;
     std::vector<std::byte> spare GUARDED_BY(mutex);  // reused by get_directly()
     bool is_retired GUARDED_BY(mutex) = false;
-    // Of a retired edge: whether its value has not been in an update yet.
+    // Whether the next update still uses the value of this edge, which is retired.
     bool has_last GUARDED_BY(mutex) = false;
   };
 

@@ -147,7 +147,7 @@ def _of_missing(last: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         last: The last record of its processes, which may be for fewer ranks.
-        other: What another rank has told.
+        other: The record that another rank has published.
     """
     topology = other["record"]["topology"]
     return {**other, "record": {**last, "topology": topology}}

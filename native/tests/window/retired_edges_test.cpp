@@ -1,4 +1,4 @@
-// What updates make of the values of a rank that is lost.
+// Tests how updates use the values that a lost rank has left.
 #include <limits>
 #include <memory>
 #include <vector>

@@ -1,4 +1,4 @@
-"""What a driver sends to an agent that has not taken it yet."""
+"""Frames for an agent that has not accepted the driver yet."""
 
 from types import SimpleNamespace
 
