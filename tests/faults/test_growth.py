@@ -11,7 +11,8 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.fault_matrix import CONSENSUS
 from tests.support.growing import growing_command
 from tests.support.launch import launched
-from tests.support.survival import NOT_COUNTING, NOT_MIXING
+from tests.support.marked_models import NOT_MIXING
+from tests.support.survival import NOT_COUNTING
 
 pytestmark = pytest.mark.faults
 

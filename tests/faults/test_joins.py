@@ -19,7 +19,8 @@ from tests.support.joining import (
     VICTIM,
 )
 from tests.support.launch import launched, python
-from tests.support.survival import NOT_COUNTING, NOT_MIXING
+from tests.support.marked_models import NOT_MIXING
+from tests.support.survival import NOT_COUNTING
 
 pytestmark = pytest.mark.faults
 

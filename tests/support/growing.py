@@ -18,7 +18,13 @@ from pathlib import Path
 import torch
 
 import bluecomm as bf
-from tests.support.survival import NOT_MIXING, make_optimizer
+from tests.support.marked_models import (
+    begin_apart,
+    make_optimizer,
+    marks_of,
+    parts_of,
+    take_step,
+)
 
 STEPS, LAST_STEPS = 10, 60
 # A stage: what the script prints, and the number of ranks.
@@ -57,8 +63,7 @@ def main() -> None:
         step=0,
         stage=0,
         left=STEPS,
-        **{f"model_{name}": model for name, (model, _) in made.items()},
-        **{f"optimizer_{name}": optimizer for name, (_, optimizer) in made.items()},
+        **parts_of(made),
     )
     resets: list[list[int]] = []
     state.register_reset_callbacks(
@@ -72,17 +77,10 @@ def main() -> None:
     @bf.elastic.run
     def train(state: bf.elastic.TorchState) -> None:
         if not calls:
-            for name, (model, optimizer) in made.items():
-                if name not in NOT_MIXING:  # ranks that mix begin apart
-                    optimizer.synchronize()
-                    model["ranks"].data.fill_(bf.rank())
+            begin_apart(made, bf.rank())
         calls.append(state.step)
         while state.left:
-            for _, optimizer in made.values():
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad = -torch.ones_like(parameter)
-                optimizer.step()
+            take_step(made.values())
             state.step += 1
             # All ranks get the same number in the same step.
             present = bf.allreduce(torch.ones(1), average=False).item()
@@ -107,13 +105,8 @@ def main() -> None:
         "calls": calls,
         "resets": resets,
     }
-    for name, (model, optimizer) in made.items():
-        optimizer.synchronize()
-        found[name] = {
-            "is_one": bool((model["ones"] - 1).abs().max() < 1e-5),
-            "value": model["ranks"][0].item(),
-            "missed": state.step - model["steps"][0].item(),
-        }
+    for name, pair in made.items():
+        found[name] = marks_of(pair, state.step)
     for kind in ("joined", "lost", "finished"):
         events = [event for event in bf.elastic.events() if event.kind == kind]
         found[kind] = [event.rank for event in events]

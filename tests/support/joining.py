@@ -4,8 +4,7 @@
 5 steps. With the fault ``donor`` or ``newcomer``, that one kills itself while the state
 is handed over. With ``stopped`` the newcomer stops itself then; besides, rank 3 kills
 itself when rank 2 does, and joins only after it. All ranks take 40 more steps once
-nobody is missing. Three parameters show whether the weights sum to one (``ones``),
-whether all ranks mix (``ranks``), and how many updates were applied (``steps``).
+nobody is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,13 @@ import torch
 
 import bluecomm as bf
 from tests.support.deadlines import DEADLINE_S, say, wait_until
-from tests.support.survival import NOT_MIXING, make_optimizer
+from tests.support.marked_models import (
+    begin_apart,
+    make_optimizer,
+    marks_of,
+    parts_of,
+    take_step,
+)
 
 VICTIM, LATER, KILLED_AT = 2, 3, 5
 AFTER = 40
@@ -125,26 +130,17 @@ def main() -> None:
         fragile=fragile,
         step=0,
         left=AFTER,
-        **{f"model_{name}": model for name, (model, _) in made.items()},
-        **{f"optimizer_{name}": optimizer for name, (_, optimizer) in made.items()},
+        **parts_of(made),
     )
     calls: list[int] = []
 
     @bf.elastic.run
     def train(state: bf.elastic.TorchState) -> None:
         if not calls:
-            # Ranks that mix have different values, a newcomer most of all.
-            for name, (model, optimizer) in made.items():
-                if name not in NOT_MIXING:
-                    optimizer.synchronize()
-                    model["ranks"].data.fill_(NEWCOMER if is_newcomer else rank)
+            begin_apart(made, NEWCOMER if is_newcomer else rank)
         calls.append(state.step)
         while state.left:
-            for _, optimizer in made.values():
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad = -torch.ones_like(parameter)
-                optimizer.step()
+            take_step(made.values())
             state.step += 1
             if is_newcomer and rank == VICTIM:
                 say(folder, "joined")
@@ -165,13 +161,8 @@ def main() -> None:
         (folder / "ready").touch()
     train(state)
     found: dict[str, object] = {"rank": rank, "step": state.step, "calls": calls}
-    for name, (model, optimizer) in made.items():
-        optimizer.synchronize()
-        found[name] = {
-            "is_one": bool((model["ones"] - 1).abs().max() < 1e-5),
-            "value": model["ranks"][0].item(),
-            "missed": state.step - model["steps"][0].item(),
-        }
+    for name, pair in made.items():
+        found[name] = marks_of(pair, state.step)
     found["joined"] = [e.rank for e in bf.elastic.events() if e.kind == "joined"]
     found["lost"] = [e.rank for e in bf.elastic.events() if e.kind == "lost"]
     # Ranks and newcomers have called init equally often since they train together.

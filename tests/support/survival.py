@@ -2,9 +2,7 @@
 
 Each rank steps until all of its optimizers have the graph of the ranks that are left,
 or collectives count only these ranks, and then takes 40 more steps. So all survivors do
-the same number of steps. Three parameters show whether the weights sum to one
-(``ones``), whether all ranks mix (``ranks``), and how many updates were applied
-(``steps``).
+the same number of steps.
 """
 
 from __future__ import annotations
@@ -23,6 +21,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 import bluecomm as bf
+from tests.support.marked_models import (
+    NOT_MIXING,
+    make_optimizer,
+    marks_of,
+    take_step,
+)
 
 AFTER = 40
 # Their ranks are still there afterwards.
@@ -31,8 +35,6 @@ SPARING = ("late", "pause")
 LEAVING = "leave"
 # With outer steps or momentum, parameters do not count steps.
 NOT_COUNTING = ("decentlam", "diloco", "noloco")
-# These average gradients or progress, so parameters that start apart stay apart.
-NOT_MIXING = ("diloco", "gradient_allreduce")
 # Each rank changes its graph in a round of its own, and values of neighbors are old.
 ASYNCHRONOUS = ("pull_get", "push_sum", "win_put")
 # These have no graph on which the ranks agree.
@@ -110,27 +112,6 @@ WAYS: dict[str, Callable[[], object]] = {
 }
 
 
-def make_optimizer(algorithm: str) -> tuple[torch.nn.ParameterDict, torch.optim.SGD]:
-    """Return a model of three parameters and its optimizer."""
-    model = torch.nn.ParameterDict(
-        {
-            "ones": torch.nn.Parameter(torch.ones(10_000)),
-            "ranks": torch.nn.Parameter(torch.full((5,), float(bf.rank()))),
-            "steps": torch.nn.Parameter(torch.zeros(5)),
-        }
-    )
-    still = {"params": [model["ones"], model["ranks"]], "lr": 0.0}
-    plain = torch.optim.SGD([still, {"params": [model["steps"]]}], lr=1.0)
-    # Less momentum, so that it decays within the steps.
-    settings = {"momentum": 0.5} if algorithm == "decentlam" else {}
-    return model, bf.DistributedOptimizer(
-        plain,
-        named_parameters=model.named_parameters(),
-        algorithm=algorithm,
-        **settings,
-    )
-
-
 def main() -> None:
     """Train, and print the parameters."""
     hits = [Hit(**fields) for fields in json.loads(sys.argv[1])]
@@ -148,11 +129,7 @@ def main() -> None:
     last = max(hit.step for hit in hits)
     step = left = 0
     while left < AFTER:
-        for _, optimizer in made:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = -torch.ones_like(parameter)
-            optimizer.step()
+        take_step(made)
         step += 1
         for hit in hits:
             if (hit.rank, hit.step) == (bf.rank(), step):
@@ -165,11 +142,10 @@ def main() -> None:
         final = [e for e in regrouped if len(e.left) == remaining]
         is_final = len(final) >= len(neighbors) if neighbors else present == remaining
         left += step >= last and (not gone or is_final)
-    for algorithm, (model, optimizer) in zip(algorithms, made, strict=True):
-        optimizer.synchronize()
-        is_one = bool((model["ones"] - 1).abs().max() < 1e-5)
-        value, steps = model["ranks"][0].item(), model["steps"][0].item()
-        print(f"{algorithm}: {is_one} {value:.3f} {steps - step:.3f}", flush=True)
+    for algorithm, pair in zip(algorithms, made, strict=True):
+        marks = marks_of(pair, step)
+        text = f"{marks['is_one']} {marks['value']:.3f} {0.0 - marks['missed']:.3f}"
+        print(f"{algorithm}: {text}", flush=True)
     # Other survivors may have finished already, and then they have gone, too.
     failed = {hit.rank for hit in hits if hit.rank in gone and hit.how != LEAVING}
     lost = [event.rank for event in bf.elastic.events() if event.kind == "lost"]
