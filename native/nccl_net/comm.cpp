@@ -7,10 +7,9 @@
 // the I/O thread, and `wanted_` makes the I/O thread skip a turn for a call that waits.
 #include "nccl_net/comm.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -20,9 +19,10 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// How long close() waits for the peer to acknowledge what was sent, and how long it
-// sleeps between two checks.
-constexpr std::chrono::milliseconds kLinger{1000};
+// How long close() waits for the peer to acknowledge more of what was sent, and how
+// long it sleeps between two checks. A peer that posts no receive reads once per kBeat,
+// and each time no more than its kernel holds.
+constexpr std::chrono::milliseconds kLinger = 4 * kBeat;
 constexpr std::chrono::milliseconds kPollInterval{1};
 
 // A test moves data in up to this many turns before it returns "not done yet", because
@@ -72,28 +72,35 @@ std::optional<std::size_t> Comm::test(CommRequest& request) {
 
 void Comm::close() {
   const LockGuard lock(mutex);
-  const auto deadline = Clock::now() + kLinger;
   if (connection_.is_open() && !failure_ && idle()) {
     connection_.close();
-    do {
-      advance(Clock::now());
-      if (failure_ || is_drained()) break;
-      std::this_thread::sleep_for(kPollInterval);
-    } while (Clock::now() < deadline);
+    drain();
   }
   connection_.forget();
 }
 
-// Returns whether the peer's kernel has acknowledged everything. Before that, closing a
+// Waits until the peer's kernel has acknowledged everything. Before that, closing a
 // socket with unread bytes would reset the connection and discard what was sent.
-bool Comm::is_drained() const {
+void Comm::drain() {
+  auto deadline = Clock::now() + kLinger;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  do {
+    advance(Clock::now());
+    const std::uint64_t left = unacknowledged();
+    if (failure_ || left == 0) return;
+    if (left < least) deadline = Clock::now() + kLinger;
+    least = std::min(least, left);
+    std::this_thread::sleep_for(kPollInterval);
+  } while (Clock::now() < deadline);
+}
+
+std::uint64_t Comm::unacknowledged() const {
   const stream::Link& link = connection_.link();
-  if (link.flushed() < link.queued()) return false;
-  return std::all_of(
-      link.streams().begin(), link.streams().end(), [](const stream::Stream& one) {
-        int unacknowledged = 0;
-        return ioctl(one.fd(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
-      });
+  std::uint64_t total = link.queued() - link.flushed();
+  for (const stream::Stream& one : link.streams()) {
+    total += one.stats().bytes_sent - one.acknowledged();
+  }
+  return total;
 }
 
 stream::LinkStats Comm::stats() {

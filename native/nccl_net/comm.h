@@ -106,7 +106,9 @@ class Comm : public Maintained {
   bool move_or_fail(Clock::time_point now) REQUIRES(mutex);
   void notify_io_thread() REQUIRES(mutex);
   void beat(Clock::time_point now) REQUIRES(mutex);
-  bool is_drained() const REQUIRES(mutex);
+  void drain() REQUIRES(mutex);
+  // The bytes sent or queued that the peer's kernel has not acknowledged.
+  std::uint64_t unacknowledged() const REQUIRES(mutex);
 
   const stream::Options options_;
   stream::Poller poller_;  // under the mutex, except for fd()

@@ -52,10 +52,11 @@ void read_all(int fd, void* data, std::size_t nbytes) {
                            const std::function<void(TestRank&)>& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  const int before = failures_so_far();
   int failures = 1;
   try {
     body(rank);
-    failures = failures_so_far();
+    failures = failures_so_far() - before;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", rank.number(), error.what());
   } catch (const TestAborted&) {
