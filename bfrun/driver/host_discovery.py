@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import IO
 
+from bfrun.driver.group_guard import GroupGuard
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, parse_host_lines
 from bfrun.wording import count
@@ -75,6 +76,8 @@ def parse_answer(text: str) -> tuple[Host, ...]:
 class HostDiscovery:
     """The runs of one script. Owns its process, and never waits for it.
 
+    If this process is killed, a guard ends the script with its children.
+
     Args:
         script: Path of the script.
         say: Shows a warning to the user.
@@ -92,6 +95,7 @@ class HostDiscovery:
         self._clock = clock
         self._due = clock()
         self._run: _Run | None = None
+        self._guard: GroupGuard | None = None
         self._has_warned = False
 
     def step(self) -> tuple[Host, ...] | None:
@@ -117,21 +121,29 @@ class HostDiscovery:
         return answer
 
     def close(self) -> None:
-        """End the script if it runs."""
-        if self._run is not None:
-            self._run.close()
-            self._run = None
+        """End the script if it runs, and its guard."""
+        self._end_run()
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def _start(self, now: float) -> None:
         try:
-            self._run = _Run(self._script, now + LIMIT_S)
-        except LaunchError as error:
+            if self._guard is None:
+                self._guard = GroupGuard()
+            self._run = _Run(self._script, now + LIMIT_S, self._guard)
+        except OSError as error:
             self._due = now + EVERY_S
-            self._warn(error)
+            self._warn(LaunchError(f"it cannot be started: {error.strerror}"))
 
     def _finish(self, now: float) -> None:
-        self.close()
+        self._end_run()
         self._due = now + EVERY_S
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
     def _warn(self, error: LaunchError) -> None:
         """Say why there is no answer, once until there is one again."""
@@ -144,10 +156,15 @@ class HostDiscovery:
 
 
 class _Run:
-    """One run of a script. Its output goes to memory, so it waits for no reader."""
+    """One run of a script. Its output goes to memory, so it waits for no reader.
 
-    def __init__(self, script: str, deadline: float) -> None:
+    Raises:
+        OSError: The script cannot be started.
+    """
+
+    def __init__(self, script: str, deadline: float, guard: GroupGuard) -> None:
         self._deadline = deadline
+        self._guard = guard
         self._output = os.fdopen(os.memfd_create("hosts"), "rb")
         self._errors = os.fdopen(os.memfd_create("hosts-errors"), "rb")
         try:
@@ -158,9 +175,10 @@ class _Run:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except OSError as error:
+        except OSError:
             self._close_files()
-            raise LaunchError(f"it cannot be started: {error.strerror}") from error
+            raise
+        guard.watch(self._process.pid)
 
     def answer(self, now: float) -> tuple[Host, ...] | None:
         """Return the hosts; None while the script runs.
@@ -187,6 +205,7 @@ class _Run:
         """Kill the script, and the processes of its session, if they still run."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._guard.release()
         # If it has not ended by then, Popen waits for it when the next one starts.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_S)

@@ -1,6 +1,7 @@
 """The script that names the hosts of a job: good, failing, hanging, nonsense."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from bfrun.driver.host_discovery import (
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.launch import ROOT
 
 
 @pytest.fixture
@@ -131,6 +133,29 @@ def test_a_script_that_hangs_is_killed_with_its_children(asking, hanging):
 def test_close_ends_the_script(asking, hanging):
     asking.discovery.close()
     wait_until(lambda: have_ended(hanging), "a process is left")
+
+
+def test_a_script_does_not_outlive_a_killed_bfrun(script, tmp_path):
+    pids = tmp_path / "pids"
+    path = script(f"sleep 1000 & echo $! $$ >{pids}.new; mv {pids}.new {pids}; wait")
+    asks = "from bfrun.driver.host_discovery import await_hosts\n"
+    asks += f"await_hosts({path!r}, 1, 1000.0, print)"
+    asker = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT)
+    try:
+        wait_until(pids.exists, "the script has not begun")
+    finally:
+        asker.kill()
+        asker.wait(DEADLINE_S)
+    hanging = pids.read_text().split()
+    wait_until(lambda: have_ended(hanging), "a process is left")
+
+
+def test_the_guard_ends_with_the_discovery(asking):
+    asking.ask()
+    guard = asking.discovery._guard._process
+    asking.discovery.close()
+    guard.wait(DEADLINE_S)
+    assert guard.returncode == 0
 
 
 def test_a_script_that_cannot_be_killed_is_not_waited_for(asking, hanging, monkeypatch):
