@@ -100,8 +100,10 @@ class RankStarts:
 
     def lost(self, rank: int, now: float) -> None:
         """Note that the process of a rank is lost, and the job goes on."""
-        self._leaving.pop(rank, None)
-        if self._config.respawn and (why := self._slots.lost(rank, now)):
+        if self._leaving.pop(rank, None) is not None:
+            # Its slot was to end, so the loss says nothing against the slot.
+            self._slots.left(rank)
+        elif self._config.respawn and (why := self._slots.lost(rank, now)):
             self._say(f"bfrun: {why}")
 
     def finished(self, rank: int) -> None:

@@ -9,6 +9,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.admissions import Admissions
 from bfrun.driver.membership import Membership
 from bfrun.driver.rank_starts import EXIT_S, LEAVE_S, RankStarts
+from bfrun.driver.respawn import MAX_LOSSES
 from bfrun.driver.start_frames import StartFrames
 from bfrun.frames.driver_to_agent import SignalRanks, Start
 from bfrun.frames.driver_to_rank import LeaveNotice
@@ -154,6 +155,19 @@ def test_a_newcomer_whose_slot_ends_is_killed():
     job.starts.use_hosts([A, Host("b", 1)])
     job.starts.step(0.0)
     assert job.sent[-1] == (3, kill(3))
+
+
+def test_a_slot_that_comes_and_goes_stays_open():
+    """Its newcomers are killed before they have joined, which is not their fault."""
+    job = Job(3)
+    for now in range(2 * MAX_LOSSES):
+        job.starts.use_hosts([A, B])
+        assert job.starts.step(now) == [3]
+        job.starts.use_hosts([A, Host("b", 1)])
+        job.starts.step(now)
+        assert job.sent[-1] == (3, kill(3))
+        job.end(3, -9)
+    assert not any("stays empty" in text for text in job.said)
 
 
 @pytest.mark.parametrize("most", [None, 4])
