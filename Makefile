@@ -176,17 +176,19 @@ build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
 endef
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
 
-# The slowest run goes first, beside the others.
-RUNS := run-native-tsan run-native-asan run-native
+# TSan's run takes as long as the others together, so two processes share it.
+TSAN_RUNS := run-native-tsan-1 run-native-tsan-2
+RUNS := $(TSAN_RUNS) run-native-asan run-native
 .PHONY: $(RUNS)
 native-build: $(MODES:%=build/%/tests)
 native-test:
 	$(MAKE) --no-print-directory -j$(JOBS) native-build
 	$(MAKE) --no-print-directory -j2 --output-sync=target $(RUNS)
 
-$(RUNS): run-%: build/%/tests
-	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	    TSAN_OPTIONS=halt_on_error=1 build/$*/tests
+run-native run-native-asan: run-%: build/%/tests
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 build/$*/tests
+$(TSAN_RUNS): run-native-tsan-%: build/native-tsan/tests
+	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests --part $*/2
 
 # --- Fuzzing: parsers of bytes from strangers, FUZZ_SECONDS in all ------------------------
 

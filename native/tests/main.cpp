@@ -37,13 +37,17 @@ char running_name[256] = "";
 struct RunnerOptions {
   std::string filter;
   unsigned limit_s = 300;
+  // Every `parts`-th test is run, so that several processes share them.
+  unsigned part = 1;
+  unsigned parts = 1;
   bool list = false;
 };
 
 [[noreturn]] void usage(const char* complaint) {
-  std::fprintf(
-      stderr, "%s\nusage: tests [--list] [--filter PART_OF_NAME] [--limit-s SECONDS]\n",
-      complaint);
+  std::fprintf(stderr,
+               "%s\nusage: tests [--list] [--filter PART_OF_NAME] [--limit-s SECONDS] "
+               "[--part K/N]\n",
+               complaint);
   std::exit(2);
 }
 
@@ -59,6 +63,11 @@ RunnerOptions parse_options(int argc, char** argv) {
       const int limit_s = std::atoi(argv[++i]);
       if (limit_s < 1) usage("--limit-s must be at least 1");
       options.limit_s = static_cast<unsigned>(limit_s);
+    } else if (flag == "--part" && i + 1 < argc) {
+      const int read = std::sscanf(argv[++i], "%u/%u", &options.part, &options.parts);
+      if (read != 2 || options.part < 1 || options.part > options.parts) {
+        usage("--part must be K/N, with K from 1 to N");
+      }
     } else {
       usage(("unknown or incomplete argument: " + flag).c_str());
     }
@@ -112,7 +121,10 @@ int run(const RunnerOptions& options) {
     return 2;
   }
   std::vector<std::string> failed;
-  for (const Test& test : chosen) {
+  std::size_t count = 0;
+  for (std::size_t i = options.part - 1; i < chosen.size(); i += options.parts) {
+    const Test& test = chosen[i];
+    ++count;
     if (options.list) {
       std::puts(test.name.c_str());
     } else if (run_test(test, options.limit_s) != 0) {
@@ -120,7 +132,7 @@ int run(const RunnerOptions& options) {
     }
   }
   if (options.list) return 0;
-  std::printf("%zu tests, %zu failed\n", chosen.size(), failed.size());
+  std::printf("%zu tests, %zu failed\n", count, failed.size());
   for (const std::string& name : failed) std::printf("  FAILED %s\n", name.c_str());
   return failed.empty() ? 0 : 1;
 }
