@@ -456,26 +456,28 @@ class Transactions:
             Whether the transaction has ended.
         """
         name, turn = transaction.key[0], object()
-        with self.locked():
-            group, lane = self.group, self._lanes.get(name)
-            requests = [one.request for one in transaction.operations if one.request]
-            if (
-                group is None
-                or not lane
-                or lane[0] is not transaction
-                or transaction.state is not TransactionState.RUNNING
-                or transaction.entering is not None
-                or transaction.doubt is not None
-                or not requests
-                or len(requests) < len(transaction.operations)
-                or self._world.is_ending
-            ):
-                return transaction.is_over
-            transaction.entering = turn
         # The handle of the barrier, which must not be entered a second time even if a
         # signal handler raises.
         commits: list[RequestHandle[None]] = []
         try:
+            with self.locked():
+                group, lane = self.group, self._lanes.get(name)
+                requests = [
+                    one.request for one in transaction.operations if one.request
+                ]
+                if (
+                    group is None
+                    or not lane
+                    or lane[0] is not transaction
+                    or transaction.state is not TransactionState.RUNNING
+                    or transaction.entering is not None
+                    or transaction.doubt is not None
+                    or not requests
+                    or len(requests) < len(transaction.operations)
+                    or self._world.is_ending
+                ):
+                    return transaction.is_over
+                transaction.entering = turn
             self._world.run_after(requests, _barrier_of(name, group), commits)
         finally:
             with self.locked():

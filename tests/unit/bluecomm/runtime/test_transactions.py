@@ -1,5 +1,6 @@
 """Transactions on one rank, with an engine whose requests end when the test says so."""
 
+import contextlib
 import functools
 import threading
 import types
@@ -268,6 +269,29 @@ def test_a_barrier_is_entered_once_even_if_a_signal_handler_raises(transactions,
     assert barriers(world) == [1]
     world.end_all()
     assert transaction.wait()
+    assert barriers(world) == [1]
+
+
+def test_a_signal_between_the_lock_and_the_engine_leaves_the_barrier_to_others(
+    transactions, world, monkeypatch
+):
+    transaction = begun_round(transactions)
+    world.end_all()
+
+    @contextlib.contextmanager
+    def interrupted():
+        with Transactions.locked(transactions):
+            yield
+        if transaction.entering is not None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(transactions, "locked", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        transaction.wait()
+    assert transaction.poll() is False
+    world.end_all()
+    assert transaction.poll()
     assert barriers(world) == [1]
 
 
