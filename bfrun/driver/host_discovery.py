@@ -229,7 +229,7 @@ def await_hosts(
     Args:
         script: Path of the script.
         slots: Number of slots that the job needs.
-        limit_s: Seconds to wait for them.
+        limit_s: Seconds to wait for them, but at least for the end of the first run.
         say: Shows a remark to the user.
 
     Raises:
@@ -241,7 +241,8 @@ def await_hosts(
     few = ""
     discovery = HostDiscovery(script, warnings.append)
     try:
-        while time.monotonic() < until:
+        # Each run has a limit of its own, so the first one gives an answer or fails.
+        while not few or time.monotonic() < until:
             answer = discovery.step()
             if warnings:
                 if not few:
@@ -258,7 +259,6 @@ def await_hosts(
                 say(f"bfrun: {few}; waiting for more (--start-timeout: {limit_s:g} s)")
     finally:
         discovery.close()
-    few = few or f"{OPTION} '{script}' has given no answer"
     raise LaunchError(f"{few}, for {limit_s:g} s; lower -np, or raise --start-timeout")
 
 
