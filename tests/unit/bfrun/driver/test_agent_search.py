@@ -130,7 +130,7 @@ def test_a_connection_that_comes_too_late_is_closed(case):
     case.network.is_cut = False
     case.network.go_on.clear()
     case.search.step(0.5)
-    (thread,) = (t for t in threading.enumerate() if t.name == "bfrun-search-b")
+    thread = case.search._thread
     case.search.close()
     case.network.go_on.set()
     thread.join(DEADLINE_S)
