@@ -84,7 +84,10 @@ class ChurnJob:
 
         def is_done() -> bool:
             latest = self.logs.latest().values()
-            return all(life.steps[-1].number >= number for life in latest)
+            # A rank that has just come back has done no step.
+            return all(
+                life.steps and life.steps[-1].number >= number for life in latest
+            )
 
         self._await(is_done, f"not all ranks have done step {number}")
 

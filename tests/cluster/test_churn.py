@@ -59,7 +59,7 @@ def test_churn(cluster, tmp_path):
             return {
                 name: (warm[name].descriptors, now.descriptors)
                 for name, now in held(pids).items()
-                if now.descriptors > warm[name].descriptors
+                if name in warm and now.descriptors > warm[name].descriptors
             }
 
         wait_until(lambda: not leaks(), lambda: f"descriptors have leaked: {leaks()}")

@@ -7,13 +7,12 @@ import json
 import os
 import socket
 import sys
-import time
 
 import pytest
 
 from bluecomm._native import Engine, SharedMemory
 from bluecomm.runtime.call import Call
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.launch import launched
 
 pytestmark = pytest.mark.faults
@@ -60,9 +59,9 @@ def table(name):
         return [line.split() for line in list(file)[1:]]
 
 
-def doors(job):
-    """Return a connecting function for each listener of the ranks and their agent."""
-    inodes = inodes_of(job.left())
+def doors(pids):
+    """Return a connecting function for each listener of these processes."""
+    inodes = inodes_of(pids)
     ports = []
     for row in table("tcp"):
         if row[3] == "0A" and row[9] in inodes:
@@ -109,6 +108,19 @@ def annoy(door):
     return opened
 
 
+def has_ended(connection):
+    """Return whether the other end has closed a connection."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def impostor(peers, transport, folder):
     """Return an engine that claims to be rank 1 without the job's secret."""
     engine = Engine(
@@ -149,12 +161,15 @@ def run_steady(folder, transport):
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_scanners_and_garbage(transport, tmp_path):
     with run_steady(tmp_path, transport) as job:
-        job.wait_for("peers")
-        found = doors(job)
-        assert len(found) >= 3
-        opened = [connection for door in found for connection in annoy(door)]
-        # Longer than a connection may take to authenticate itself.
-        time.sleep(6)
+        peers = json.loads(job.wait_for(r"peers (.*)")[1])
+        ranks = {peer["pid"] for peer in peers}
+        of_ranks, of_others = doors(ranks), doors(job.left().keys() - ranks)
+        assert len(of_ranks) >= 2
+        assert of_others
+        at_ranks = [one for door in of_ranks for one in annoy(door)]
+        opened = at_ranks + [one for door in of_others for one in annoy(door)]
+        # A connection may take a while to authenticate itself.
+        wait_until(lambda: all(map(has_ended, at_ranks)), "strangers stay connected")
         told = stop(job, tmp_path)
         for connection in opened:
             connection.close()

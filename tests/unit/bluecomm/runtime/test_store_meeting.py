@@ -3,6 +3,8 @@
 import json
 import stat
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore
@@ -109,7 +111,21 @@ def test_a_restarted_rank_does_not_meet_an_earlier_start(secret_file):
     assert outcomes[1].secret == again[0].secret != earlier[0].secret
 
 
-def test_ranks_that_do_not_come_are_named(secret_file):
+def test_ranks_that_do_not_come_are_named(secret_file, monkeypatch):
+    answers = []
+    answer = StoreMeeting._answer
+
+    def count(meeting):
+        answer(meeting)
+        answers.append(meeting)
+
+    # No time passes before the others have come.
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() if len(answers) == 2 else 0.0,
+        sleep=time.sleep,
+    )
+    monkeypatch.setattr(StoreMeeting, "_answer", count)
+    monkeypatch.setattr(store_meeting, "time", clock)
     met = meet(HashStore(), 4, secret_file, ranks=[0, 2], timeout_s=0.2)
     for rank in (0, 2):
         assert isinstance(met[rank], CommunicationTimeout)
