@@ -21,7 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kLimit{30};
+// For each wait, in which the other process may have to finish all of its traffic.
+constexpr std::chrono::seconds kLimit = 2 * kDeadline;
 
 std::pair<UniqueFd, UniqueFd> make_socket_pair() {
   int fds[2];
