@@ -10,6 +10,7 @@ from torch import nn
 
 from bluecomm.elastic.sampler import ElasticSampler
 from bluecomm.ops.objects import allgather_object, broadcast_object
+from bluecomm.optim.hooks.model_hooks import without_copies
 from bluecomm.optim.optimizer_state import broadcast_to_begin_anew
 from bluecomm.optim.parameters import broadcast_parameters
 from bluecomm.runtime import Communicator
@@ -56,8 +57,12 @@ class ModelHandler(Handler[nn.Module]):
 
     kind = "a model"
 
+    def read(self) -> Any:
+        with without_copies():
+            return self.value.state_dict()
+
     def sync(self, group: Communicator, root: int, name: str) -> None:
-        broadcast_parameters(self.value.state_dict(), root, process_set=group)
+        broadcast_parameters(self.read(), root, process_set=group)
 
 
 class OptimizerHandler(Handler[torch.optim.Optimizer]):

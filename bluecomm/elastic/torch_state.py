@@ -111,6 +111,14 @@ class TorchState(ObjectState):
             _load(handler, snapshot(self._saved_parts[name]))
         super().restore()
 
+    def hand_over(self, group: Communicator, donor: int, name: str) -> None:
+        """Give newcomers the state of the donor; see ``ObjectState.hand_over``."""
+        if group.world.rank != donor:
+            # Nobody goes back to a newcomer's first state, so the copy of the new one
+            # takes its memory. The other ranks wait for the newcomer meanwhile.
+            self._spare_parts, self._saved_parts = self._saved_parts, {}
+        super().hand_over(group, donor, name)
+
     def reset(self) -> None:
         """Share out the rest of the samplers' epochs among the ranks that are left."""
         for handler in self._handlers.values():

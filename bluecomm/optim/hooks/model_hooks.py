@@ -5,7 +5,9 @@ A copy of a model (``deepcopy``, pickle) is a plain model: its hooks do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +15,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# A copy in a state dict -> the parameter from which it was made.
+# A tensor in a state dict -> the parameter of which it has the values.
 _origins = WeakTensorKeyDictionary()
+_copies = contextvars.ContextVar("copies", default=True)
 
 
 class Listener(Protocol):
@@ -78,6 +81,20 @@ class _BeforeLoad(_Hook):
             self._listener.on_model_write()
 
 
+@contextlib.contextmanager
+def without_copies() -> Iterator[None]:
+    """Let state dicts have views of the parameters' memory, in this thread.
+
+    The views lose their meaning with the next round, so read them before it, or ask
+    ``origin_of`` for the parameters.
+    """
+    token = _copies.set(False)
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
 class _AfterStateDict(_Hook):
     """Copies a module's own parameters, since saving a view saves its whole bucket."""
 
@@ -94,13 +111,13 @@ class _AfterStateDict(_Hook):
                 and not isinstance(value, nn.Parameter)
                 and value.data_ptr() == parameter.data_ptr()
             ):
-                copy = value.detach().clone()
-                _origins[copy] = parameter
-                state[prefix + name] = copy
+                if _copies.get():
+                    value = state[prefix + name] = value.detach().clone()
+                _origins[value] = parameter
 
 
 def origin_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the parameter from which a state dict copied a tensor, or the tensor."""
+    """Return the parameter of which a state dict has the values, or the tensor."""
     origin: torch.Tensor = _origins.get(tensor, tensor)  # type: ignore[no-untyped-call]
     return origin
 

@@ -1,4 +1,4 @@
-"""Handing over the state of an algorithm to other ranks, in a world of one."""
+"""What a state reads, and what it hands over to other ranks, in a world of one."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 import bluecomm as bf
 from bluecomm.elastic.group import current_group
 from bluecomm.elastic.handlers import handler_of
+from bluecomm.optim.ownership import owners_of
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,16 @@ def test_the_outer_optimizer_is_handed_over(algorithm):
 def test_what_belongs_to_all_ranks_together_begins_anew():
     _, after = momentum_after_sync("decentlam")
     assert torch.equal(after, torch.zeros(1, 2))
+
+
+def test_a_model_is_read_without_a_copy():
+    model = torch.nn.Linear(2, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bf.DistributedOptimizer(plain, model, algorithm="neighbor_allreduce")
+    read = handler_of(model).read()["weight"]
+    assert read.data_ptr() == model.weight.data_ptr()
+    # Others who ask for a state dict get a copy.
+    assert model.state_dict()["weight"].data_ptr() != model.weight.data_ptr()
+    # The owner of a parameter is found by what was read of it.
+    assert owners_of([read]) == owners_of([model.weight]) != []
+    assert optimizer.param_groups

@@ -5,6 +5,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.elastic import ElasticSampler, ObjectState, TorchState
+from bluecomm.elastic.group import current_group
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +183,21 @@ def test_a_save_that_fails_does_not_count(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         state.commit()
     assert state.commits == 0
+
+
+def test_the_state_of_a_donor_is_saved_in_the_memory_of_the_first_one(monkeypatch):
+    state = make()
+    first = state._saved_parts["model"]["weight"].data_ptr()
+
+    def take_over(self, group, donor, name):
+        with torch.no_grad():
+            self.model.weight.fill_(7.0)
+        self.save()
+
+    monkeypatch.setattr(ObjectState, "hand_over", take_over)
+    state.hand_over(current_group(), 1, "x")
+    assert state._saved_parts["model"]["weight"].data_ptr() == first
+    with torch.no_grad():
+        state.model.weight.zero_()
+    state.restore()
+    assert state.model.weight.tolist() == [[7.0, 7.0]]
