@@ -8,7 +8,8 @@ import time
 from bfrun.notebook.clients import client_of
 from bfrun.notebook.profile import Profile
 
-_ANSWER_S = 0.5
+# Seconds in which one more idle engine answers, also on a busy host.
+_ANSWER_S = 3.0
 _LOOK_S = 0.02
 
 
@@ -29,10 +30,12 @@ def interrupt_hanged_processes(profile: str = "bluefog") -> list[int]:
     """
     with client_of(Profile(profile)) as client:
         answers = {rank: client[rank].apply_async(int) for rank in sorted(client.ids)}
+        waiting = set(answers)
         deadline = time.monotonic() + _ANSWER_S
-        while time.monotonic() < deadline:
-            if all(answer.ready() for answer in answers.values()):
-                break
+        while waiting and time.monotonic() < deadline:
+            if answered := {rank for rank in waiting if answers[rank].ready()}:
+                waiting -= answered
+                deadline = time.monotonic() + _ANSWER_S
             time.sleep(_LOOK_S)
         busy = [rank for rank, answer in answers.items() if not answer.ready()]
         if busy:
