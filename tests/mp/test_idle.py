@@ -14,7 +14,9 @@ import bluecomm as bf
 from tests.support.ranks import run_ranks
 
 _SPAN_S = 2.0
-_MOST_CPU_S = 0.01 * _SPAN_S
+# A thread that polls uses all of the span. Calls and wakeups use 0.3 % of it on a fast
+# machine, and several times as much on a slow one.
+_MOST_CPU_S = 0.05 * _SPAN_S
 
 
 def _idle() -> float:
