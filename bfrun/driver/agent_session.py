@@ -173,6 +173,11 @@ class AgentSession:
         """Whether frames wait to be sent."""
         return bool(self._archive or self._queue)
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether frames have not left this process."""
+        return self.has_backlog or self.connection.has_unsent
+
     def send(self, frame: Frame) -> None:
         """Queue a frame, unless the agent is lost or has not taken this driver yet."""
         if self.is_reached:

@@ -9,7 +9,8 @@ from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.signals import stop_myself
 from bfrun.frames.driver_to_agent import Resume, Suspend
 
-_FLUSH_S = 0.2
+# Seconds in which the frames leave this process, unless the network is cut.
+_FLUSH_S = 2.0
 _LOOK_S = 0.01
 
 
@@ -27,10 +28,10 @@ def suspend(sessions: Sequence[AgentSession]) -> None:
 
 
 def send_rest(sessions: Sequence[AgentSession]) -> None:
-    """Send the queued frames, as far as the agents take them within a moment."""
+    """Send the queued frames, as far as the agents take them within two seconds."""
     deadline = time.monotonic() + _FLUSH_S
     while time.monotonic() < deadline and any(
-        session.has_backlog and not session.lost for session in sessions
+        session.has_unsent and not session.lost for session in sessions
     ):
         for session in sessions:
             session.flush()

@@ -43,6 +43,11 @@ class ProcessConnection(abc.ABC):
             ConnectionError: The program no longer reads, or the connection broke.
         """
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether this process still holds bytes that ``send`` has taken."""
+        return False
+
     @abc.abstractmethod
     def diagnosis(self) -> str:
         """Return what is known of why the program ended.

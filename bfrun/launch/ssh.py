@@ -37,10 +37,12 @@ class SshProcessConnection(ProcessConnection):
         self._channel = channel
         self._near, self._far = socket.socketpair()
         self._near.setblocking(False)
+        # Bytes that the driver has sent, and that the thread below has passed on.
+        self._taken = self._passed_on = 0
         self._stderr = b""
         bodies = (self._read_output, self._read_errors, self._write_input)
         self._threads = [threading.Thread(target=body, daemon=True) for body in bodies]
-        self._errors_reader = self._threads[1]
+        self._errors_reader, self._writer = self._threads[1:]
         for thread in self._threads:
             thread.start()
 
@@ -60,11 +62,18 @@ class SshProcessConnection(ProcessConnection):
     def send(self, data: bytes | memoryview) -> int:
         """Write bytes to the program; see :class:`ProcessConnection`."""
         try:
-            return self._near.send(data)
+            taken = self._near.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise ConnectionError(f"the SSH channel is closed: {error}") from error
+        self._taken += taken
+        return taken
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a thread has yet to send bytes; see :class:`ProcessConnection`."""
+        return self._passed_on < self._taken and self._writer.is_alive()
 
     def diagnosis(self) -> str:
         """Return the end of the program's standard error, or that SSH broke."""
@@ -117,6 +126,7 @@ class SshProcessConnection(ProcessConnection):
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             while data := self._far.recv(_CHUNK):
                 self._channel.sendall(data)
+                self._passed_on += len(data)
         with contextlib.suppress(OSError):
             self._far.shutdown(socket.SHUT_RD)
 

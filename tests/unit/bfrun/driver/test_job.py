@@ -20,6 +20,8 @@ from bfrun.plan import make_plan
 class FakeConnection:
     """An agent whose only rank has just ended. Its descriptor is always readable."""
 
+    has_unsent = False
+
     def __init__(self, fd):
         self.fileno = lambda: fd
         self.parser, self.sent = MessageParser(), []
