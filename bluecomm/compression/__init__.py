@@ -1,5 +1,17 @@
-"""Compression of tensors that are sent between ranks, by casts to a shorter type."""
+"""Compression of tensors that are sent between ranks.
+
+``Compression`` has Horovod's casts to a shorter type. Codecs turn flat tensors into
+bytes.
+"""
 
 from bluecomm.compression.cast import Compression, Compressor, check_compressor
+from bluecomm.compression.codec import Codec
+from bluecomm.compression.min_max_uint8 import MinMaxUInt8
 
-__all__ = ["Compression", "Compressor", "check_compressor"]
+__all__ = [
+    "Codec",
+    "Compression",
+    "Compressor",
+    "MinMaxUInt8",
+    "check_compressor",
+]

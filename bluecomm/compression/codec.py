@@ -1,0 +1,89 @@
+"""What all codecs have in common: flat tensors in, a known number of bytes out."""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+
+
+class Codec(abc.ABC):
+    """Encodes the values of a flat tensor in fewer bytes, and decodes them.
+
+    The number of bytes depends only on the number of values and their type, so ranks
+    need not tell each other how much they send. Equal bytes give equal values on all
+    ranks. A codec has no state.
+
+    Attributes:
+        name: Its name, as in a message.
+        dtypes: The types of values that it encodes.
+    """
+
+    name: str
+    dtypes: tuple[torch.dtype, ...]
+
+    @abc.abstractmethod
+    def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
+        """Return the number of bytes that ``count`` values of a type need."""
+
+    @abc.abstractmethod
+    def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
+        """Encode the values of a contiguous flat tensor.
+
+        Args:
+            values: The values; shape ``(count,)``.
+            into: Where the bytes go; shape ``(encoded_nbytes(count, dtype),)``,
+                ``torch.uint8``.
+
+        Returns:
+            Whether the values can be decoded. If not, some are infinite or not a
+            number, and all ranks decode ``into`` as NaN.
+
+        Raises:
+            TypeError: The codec does not encode this type.
+            ValueError: A tensor has another shape, is not contiguous, or lies on
+                another device.
+        """
+
+    @abc.abstractmethod
+    def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
+        """Decode what ``encode`` has written.
+
+        Args:
+            encoded: The bytes; shape ``(encoded_nbytes(count, dtype),)``.
+            into: Where the values go; shape ``(count,)``, of the type that was
+                encoded.
+
+        Raises:
+            TypeError: The codec does not encode this type.
+            ValueError: A tensor has another shape, is not contiguous, or lies on
+                another device.
+        """
+
+    def _check(self, operation: str, values: torch.Tensor, data: torch.Tensor) -> None:
+        if values.dtype not in self.dtypes:
+            names = ", ".join(str(one).removeprefix("torch.") for one in self.dtypes)
+            raise TypeError(
+                f"{self.name}.{operation} takes values of type {names}, got "
+                f"{values.dtype}; convert them first"
+            )
+        nbytes = self.encoded_nbytes(values.numel(), values.dtype)
+        for what, tensor, dtype, count in (
+            ("values", values, values.dtype, values.numel()),
+            ("bytes", data, torch.uint8, nbytes),
+        ):
+            if tensor.dtype != dtype or tensor.shape != (count,):
+                raise ValueError(
+                    f"{self.name}.{operation} expects the {what} as a flat tensor of "
+                    f"{count} x {dtype}, got {tuple(tensor.shape)} x {tensor.dtype}"
+                )
+            if not tensor.is_contiguous():
+                raise ValueError(
+                    f"{self.name}.{operation} expects contiguous {what}; call "
+                    "contiguous() first"
+                )
+        if values.device != data.device:
+            raise ValueError(
+                f"{self.name}.{operation} expects values and bytes on one device, got "
+                f"{values.device} and {data.device}"
+            )

@@ -1,0 +1,1 @@
+"""Loops over values, compiled by Numba for CPUs and for CUDA."""

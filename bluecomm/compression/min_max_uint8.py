@@ -1,0 +1,107 @@
+"""The codec of Bagua's ByteGrad: one byte per value, from the range of its chunk."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.compression.codec import Codec
+from bluecomm.compression.kernels.layout import stride_of
+from bluecomm.compression.kernels.threads import share_out
+
+# 256 KiB of float32: the second pass over a chunk finds it in the cache.
+_CHUNK = 1 << 16
+
+
+class MinMaxUInt8(Codec):
+    """Rounds each value to one of 256 levels between the extremes of its chunk.
+
+    With the extremes ``low`` and ``high`` of a chunk, in float32::
+
+        scale = 255 / (high - low + 1e-7)
+        upper = round(high * scale)                     # half to even
+        code  = min(round(x * scale), upper) - (upper - 255)
+        x     = (code + (upper - 255)) / scale
+
+    Levels are whole multiples of ``1 / scale``, so 0 is exact if it lies in the range,
+    and the error is at most about ``(high - low) / 510``. If values are so large and
+    close together that float32 cannot tell the levels apart, codes are limited to 0 to
+    255, and the error is larger.
+
+    Format: a chunk of n values has a head of 32 bytes, which begins with ``low`` and
+    ``high`` in the type of the values, and n codes, filled with zeros up to a multiple
+    of 32. It is the format of ``MinMaxUInt8`` in Bagua 0.9.2.
+
+    A chunk with an infinity or a NaN is decoded as NaN, and so is one whose range or
+    whose highest level float32 cannot hold, such as a single 1e30.
+
+    The first codec of a process loads Numba, and compiles the loops if no earlier
+    process has left them on disk; that takes a few seconds. ``torch.get_num_threads()``
+    threads encode and decode.
+
+    Args:
+        chunk: Number of values in a chunk; the last one may have fewer.
+
+    Raises:
+        ValueError: ``chunk`` is below 1.
+    """
+
+    name = "min_max_uint8"
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+
+    def __init__(self, chunk: int = _CHUNK) -> None:
+        if chunk < 1:
+            raise ValueError(f"MinMaxUInt8: chunk must be at least 1, got {chunk}")
+        self.chunk = chunk
+        # Numba takes half a second to load, which programs without codecs need not pay.
+        from bluecomm.compression.kernels import min_max_cpu
+
+        self._kernels = min_max_cpu
+
+    def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
+        """Return the number of bytes that ``count`` values need: 1 each, and heads."""
+        whole, rest = divmod(count, self.chunk)
+        return whole * stride_of(self.chunk) + (stride_of(rest) if rest else 0)
+
+    def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
+        """Encode values; see ``Codec.encode``."""
+        self._check("encode", values, into)
+        chunks = -(-values.numel() // self.chunk)
+        source = values.float().numpy()
+        ranges = torch.empty(chunks, 2)
+        finite = [True]
+
+        def work(first: int, end: int) -> None:
+            if not self._kernels.encode(
+                source, into.numpy(), self.chunk, first, end, ranges.view(-1).numpy()
+            ):
+                finite[0] = False
+
+        share_out(chunks, work)
+        self._heads(into, chunks, values.dtype).copy_(
+            ranges.to(values.dtype).view(torch.uint8)
+        )
+        return finite[0]
+
+    def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
+        """Decode bytes; see ``Codec.decode``."""
+        self._check("decode", into, encoded)
+        chunks = -(-into.numel() // self.chunk)
+        heads = self._heads(encoded, chunks, into.dtype).contiguous()
+        ranges = heads.view(into.dtype).float().view(-1).numpy()
+        values = into if into.dtype == torch.float32 else torch.empty_like(into).float()
+
+        def work(first: int, end: int) -> None:
+            self._kernels.decode(
+                encoded.numpy(), values.numpy(), self.chunk, first, end, ranges
+            )
+
+        share_out(chunks, work)
+        if values is not into:
+            into.copy_(values)
+
+    def _heads(
+        self, encoded: torch.Tensor, chunks: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return the extremes in the heads, as bytes; shape ``(chunks, nbytes)``."""
+        size = (chunks, 2 * dtype.itemsize)
+        return encoded.as_strided(size, (stride_of(self.chunk), 1))
