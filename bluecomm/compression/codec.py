@@ -11,8 +11,8 @@ class Codec(abc.ABC):
     """Encodes the values of a flat tensor in fewer bytes, and decodes them.
 
     The number of bytes depends only on the number of values and their type, so ranks
-    need not tell each other how much they send. Equal bytes give equal values on all
-    ranks. A codec has no state.
+    need not tell each other how much they send. Equal values give equal bytes, and
+    equal bytes give equal values, on all ranks. A codec has no state.
 
     Attributes:
         name: Its name, as in a message.
@@ -41,8 +41,8 @@ class Codec(abc.ABC):
 
         Raises:
             TypeError: The codec does not encode this type.
-            ValueError: A tensor has another shape, is not contiguous, or lies on
-                another device.
+            ValueError: A tensor has another shape, is not contiguous, or is not on the
+                CPU.
         """
 
     @abc.abstractmethod
@@ -56,8 +56,8 @@ class Codec(abc.ABC):
 
         Raises:
             TypeError: The codec does not encode this type.
-            ValueError: A tensor has another shape, is not contiguous, or lies on
-                another device.
+            ValueError: A tensor has another shape, is not contiguous, or is not on the
+                CPU.
         """
 
     def _check(self, operation: str, values: torch.Tensor, data: torch.Tensor) -> None:
@@ -82,8 +82,9 @@ class Codec(abc.ABC):
                     f"{self.name}.{operation} expects contiguous {what}; call "
                     "contiguous() first"
                 )
-        if values.device != data.device:
-            raise ValueError(
-                f"{self.name}.{operation} expects values and bytes on one device, got "
-                f"{values.device} and {data.device}"
-            )
+        for what, tensor in (("values", values), ("bytes", data)):
+            if tensor.device.type != "cpu":
+                raise ValueError(
+                    f"{self.name}.{operation} works on the CPU only, got {what} on "
+                    f"{tensor.device}; call cpu() first"
+                )

@@ -38,6 +38,7 @@ def encode(values, out, chunk, first, end, ranges):  # type: ignore[no-untyped-d
         ranges.view(np.int32)[2 * number + 1] = _ordered(high)
         smallest, largest = ranges[2 * number], ranges[2 * number + 1]
         start = number * stride + HEAD
+        out[number * stride : start] = 0
         code = out[start : start + part.size]
         scale = _scale_of(smallest, largest)
         upper = _upper_of(largest, scale)
