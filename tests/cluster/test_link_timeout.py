@@ -73,7 +73,8 @@ def goes_on_after(job, moment: float) -> None:
 
 
 def test_links_that_heal_go_on(cluster, tmp_path):
-    options = ("--link-timeout", "6", "--encrypt")
+    # A busy machine needs seconds to restore the link, and to send again.
+    options = ("--link-timeout", "12", "--encrypt")
     with (
         job_of(cluster, tmp_path / "busy", BUSY, *options) as busy,
         job_of(cluster, tmp_path / "idle", IDLE, *options) as idle,

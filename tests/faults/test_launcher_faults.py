@@ -207,7 +207,7 @@ def test_ranks_may_clean_up_on_sigterm(tmp_path):
         "signal.signal(signal.SIGTERM, lambda *a: (print('saved'), sys.exit(0)))\n"
         + SLEEP
     )
-    with launched(tmp_path, "-np", "1", *python(body)) as job:
+    with launched(tmp_path, "-np", "1", *python(body), patient=True) as job:
         wait_until_up(job, 1)
         job.signal(signal.SIGTERM)
         assert job.wait() == 143
