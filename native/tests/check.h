@@ -43,7 +43,7 @@ bool add_test(std::string_view suite, std::string_view name, TestBody body);
 
 // The limit for waits in tests. No wait takes this long, even if a process does not run
 // for seconds.
-inline constexpr std::chrono::seconds kDeadline{60};
+inline constexpr std::chrono::seconds kDeadline{120};
 
 // Counts and prints a failure of the running test. Thread-safe.
 void record_failure(const char* file, int line, const std::string& text);

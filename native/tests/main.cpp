@@ -36,7 +36,7 @@ char running_name[256] = "";
 
 struct RunnerOptions {
   std::string filter;
-  unsigned limit_s = 300;
+  unsigned limit_s = 600;
   // Every `parts`-th test is run, so that several processes share them.
   unsigned part = 1;
   unsigned parts = 1;

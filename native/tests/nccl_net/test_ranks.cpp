@@ -21,15 +21,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For each wait, in which the other process may have to finish all of its traffic.
-constexpr std::chrono::seconds kLimit = 2 * kDeadline;
-
 std::pair<UniqueFd, UniqueFd> make_socket_pair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
     throw std::runtime_error("socketpair failed");
   }
-  const timeval limit{kLimit.count(), 0};
+  const timeval limit{kDeadline.count(), 0};
   for (const int fd : fds) {
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
@@ -70,7 +67,7 @@ void read_all(int fd, void* data, std::size_t nbytes) {
 // Returns the wait status of a process. Kills it if it does not end in time.
 int wait_for(int pid) {
   int status = -1;
-  const auto deadline = Clock::now() + kLimit;
+  const auto deadline = Clock::now() + kDeadline;
   while (waitpid(pid, &status, WNOHANG) == 0) {
     if (Clock::now() > deadline) {
       ::kill(pid, SIGKILL);
@@ -161,7 +158,7 @@ void run_ranks_in_both_modes(const std::map<std::string, std::string>& environme
 }
 
 void spin_until(const char* what, const std::function<bool()>& done) {
-  const auto deadline = Clock::now() + kLimit;
+  const auto deadline = Clock::now() + kDeadline;
   while (!done()) {
     if (Clock::now() > deadline) {
       throw std::runtime_error(std::string("waited too long for ") + what);
