@@ -14,6 +14,7 @@ from bluecomm.runtime.rendezvous import store_meeting
 from bluecomm.runtime.rendezvous.host import process_start
 from bluecomm.runtime.rendezvous.secret import SecretHandover
 from bluecomm.runtime.rendezvous.store_meeting import StoreMeeting
+from tests.support.deadlines import DEADLINE_S
 
 SECRET = bytes(range(32))
 
@@ -39,7 +40,7 @@ def meet(
     *,
     sizes=None,
     ranks=None,
-    timeout_s=5.0,
+    timeout_s=DEADLINE_S,
     folder="",
     shared_folder=None,
 ):
@@ -82,13 +83,13 @@ def test_records_are_exchanged_by_rank_and_round(secret_file):
         got = {}
 
         def body(rank, number=number, got=got):
-            got[rank] = met[rank].exchange({"n": 10 * number + rank}, 5.0)
+            got[rank] = met[rank].exchange({"n": 10 * number + rank}, DEADLINE_S)
 
         threads = [threading.Thread(target=body, args=[rank]) for rank in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(DEADLINE_S)
         expected = [{"n": 10 * number}, {"n": 10 * number + 1}]
         assert got == {0: expected, 1: expected}
     met[0].await_readers()
@@ -106,7 +107,7 @@ def test_a_restarted_rank_does_not_meet_an_earlier_start(secret_file):
     late.join(0.3)
     assert late.is_alive(), outcomes
     again = meet(store, 2, secret_file, ranks=[0])
-    late.join(5)
+    late.join(DEADLINE_S)
     assert outcomes[1].start == again[0].start != earlier[0].start
     assert outcomes[1].secret == again[0].secret != earlier[0].secret
 
