@@ -7,7 +7,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
@@ -59,7 +59,7 @@ def start_agents(
     After an error, all sessions are closed.
     """
     limit_s = config.start_timeout_s
-    starts = [_Start(host, launcher, config, signals) for host in hosts]
+    starts = [AgentStart(host, launcher, config, signals.wake) for host in hosts]
     try:
         for start in starts:
             start.thread.start()
@@ -75,10 +75,18 @@ def start_agents(
     return [start.session for start in starts if start.session is not None]
 
 
-class _Start:
+class AgentStart:
     """The start of one agent, in its own thread because connecting blocks.
 
+    Args:
+        host: Its host.
+        launcher: Starts it. The caller owns the launcher.
+        config: Time limits, and the interpreter.
+        wake: Called in the thread when it has ended, unless the start is abandoned.
+
     Attributes:
+        host: Its host.
+        thread: The thread. The caller starts it.
         session: The session, once it is connected.
         error: Why the connection failed, or None.
     """
@@ -88,7 +96,7 @@ class _Start:
         host: Host,
         launcher: Launcher,
         config: LaunchConfig,
-        signals: SignalWatch,
+        wake: Callable[[], None],
     ) -> None:
         self.host = host
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -98,7 +106,7 @@ class _Start:
         pythons = _pythons(config.python)
         limits_s = (self._limit_s, config.link_timeout_s)
         self._arguments = (launcher, host, pythons, *limits_s)
-        self._signals = signals
+        self._wake = wake
         self._lock = threading.Lock()
         self._abandoned = False
 
@@ -111,7 +119,7 @@ class _Start:
         with self._lock:
             self.session = session
             if not self._abandoned:
-                self._signals.wake()
+                self._wake()
             elif session is not None:
                 session.close()
 
@@ -157,7 +165,7 @@ def _pythons(chosen: str | None) -> list[str]:
 
 
 def _await_ready(
-    starts: Sequence[_Start], limit_s: float, signals: SignalWatch
+    starts: Sequence[AgentStart], limit_s: float, signals: SignalWatch
 ) -> list[str]:
     """Wait until every agent is ready, and return the errors of those that are not."""
     started = time.monotonic()
@@ -181,7 +189,7 @@ def _await_ready(
         _check(starts, signals)
 
 
-def _await_news(starts: Sequence[_Start], signals: SignalWatch) -> None:
+def _await_news(starts: Sequence[AgentStart], signals: SignalWatch) -> None:
     """Wait a moment, or until an agent, a thread or the user has something to say."""
     sessions = [start.session for start in starts if start.session is not None]
     sessions = [session for session in sessions if not session.lost]
@@ -193,7 +201,7 @@ def _await_news(starts: Sequence[_Start], signals: SignalWatch) -> None:
     poll.poll((_BACKLOG_LOOK_S if busy else _LOOK_S) * 1000)
 
 
-def _check(starts: Sequence[_Start], signals: SignalWatch) -> None:
+def _check(starts: Sequence[AgentStart], signals: SignalWatch) -> None:
     for number in signals.take():
         if number != signals.SUSPEND:
             raise Interrupted(number)

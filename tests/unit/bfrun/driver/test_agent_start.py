@@ -80,13 +80,13 @@ class ClockOfAgents:
 
     def __init__(self, monkeypatch, *times):
         self._starts, self._times = [], list(times)
-        make = agent_start._Start
+        make = agent_start.AgentStart
 
         def note(*args):
             self._starts.append(make(*args))
             return self._starts[-1]
 
-        monkeypatch.setattr(agent_start, "_Start", note)
+        monkeypatch.setattr(agent_start, "AgentStart", note)
         monkeypatch.setattr(agent_start, "time", self)
 
     def monotonic(self):
