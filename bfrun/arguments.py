@@ -234,8 +234,8 @@ def add_growth(group: argparse._ArgumentGroup) -> None:
         metavar="F",
         help="with --on-failure continue: program that prints the hosts which the job "
         "may use now, one 'name:slots' on each line. It runs every few seconds; new "
-        "slots get ranks, and the ranks of slots that it no longer prints leave "
-        "(default: the hosts of -H or --hostfile)",
+        "slots get ranks, also on hosts that are new to the job, and the ranks of "
+        "slots that it no longer prints leave (default: the hosts of -H or --hostfile)",
     )
 
 

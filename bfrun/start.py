@@ -26,7 +26,12 @@ from bfrun.nccl_net import with_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
-from bfrun.probe import numa_domains, visible_gpus
+from bfrun.preflight.survey import HostSurvey
+from bfrun.preflight.this_machine import (
+    allowed_addresses,
+    local_addresses,
+    local_facts,
+)
 from bfrun.trace.target import check_target
 
 RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
@@ -76,6 +81,9 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
             with whole_stdout():
                 print(describe_plan(plan))
             return 0
+        if config.host_discovery_script is not None:
+            survey = HostSurvey(os.environ)
+            return run_job(plan, launcher, config, survey=survey)
         return run(plan, launcher, config)
     finally:
         launcher.close()
@@ -137,8 +145,7 @@ def _plan(
         for host, known in facts.items()
     }
     plan = make_plan(config, facts, os.environ)
-    if reports:
-        plan = with_addresses(plan, {each.host: each.addresses for each in reports})
+    plan = with_addresses(plan, _addresses(choice, hosts, reports))
     for note in plan.notes:
         remark(f"bfrun: {note}")
     if config.verbose and not config.dry_run:
@@ -146,8 +153,20 @@ def _plan(
     return plan
 
 
-def local_facts() -> HostFacts:
-    """Return the cores and GPUs that ranks may use on this machine."""
-    cpus = sorted(os.sched_getaffinity(0))
-    domains = tuple(tuple(domain) for domain in numa_domains(cpus))
-    return HostFacts(tuple(cpus), domains, tuple(visible_gpus(os.environ)))
+def _addresses(
+    choice: Choice, hosts: Sequence[Host], reports: Sequence[HostReport]
+) -> dict[Host, tuple[str, ...]]:
+    """Return the addresses at which the ranks on each host listen, best first."""
+    addresses: dict[Host, tuple[str, ...]] = dict.fromkeys(hosts, ())
+    addresses |= {report.host: report.addresses for report in reports}
+    config = choice.config
+    if config.host_discovery_script is None:
+        return addresses
+    # Without other hosts, loopback is enough now, but more hosts may come.
+    for report in reports:
+        if len(reports) == 1 and report.answer:
+            found = report.answer["addresses"]
+            addresses[report.host] = allowed_addresses(config, found)
+    if not choice.remote:
+        addresses |= dict.fromkeys(hosts, local_addresses(config))
+    return addresses

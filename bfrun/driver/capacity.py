@@ -1,13 +1,16 @@
-"""Refuses a job that the hosts cannot hold, before any rank starts."""
+"""Refuses ranks that the hosts cannot hold, before any of them starts."""
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Sequence
 
+from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
+from bfrun.env import Placement
 from bfrun.errors import LaunchError
-from bfrun.plan import LaunchPlan
+from bfrun.plan import HostPlan, LaunchPlan, plan_process
 from bfrun.wording import count
 
 # Descriptors of the driver besides those of the logs.
@@ -39,6 +42,24 @@ def check_capacity(plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
                 )
     if problems:
         raise LaunchError("\n".join(problems))
+
+
+def check_slots(config: LaunchConfig, host: HostPlan) -> None:
+    """Raise unless a host has the GPUs and the cores for all of its slots.
+
+    Raises:
+        LaunchError: It has too few. The text says how many it has, and what to do.
+    """
+    last = host.slots - 1
+    placement = Placement(
+        rank=last,
+        world_size=host.slots,
+        local_rank=last,
+        local_world_size=host.slots,
+        machine_rank=0,
+        machine_world_size=1,
+    )
+    plan_process(config, host, last, placement, os.environ)
 
 
 def make_room_for_logs(ranks: int) -> None:

@@ -15,6 +15,7 @@ from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.agent_start import Interrupted, start_agents
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.driver.hints import hint_of
+from bfrun.driver.host_arrivals import HostArrivals, Survey
 from bfrun.driver.job import Job
 from bfrun.driver.job_record import HeldRecord, NoSuchJob
 from bfrun.driver.report import Verdict, make_verdict
@@ -43,13 +44,21 @@ from bfrun.task import Task
 _LAST_OUTPUT_S = 1.0
 
 
-def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
+def run_job(
+    plan: LaunchPlan,
+    launcher: Launcher,
+    config: LaunchConfig,
+    *,
+    survey: Survey | None = None,
+) -> int:
     """Start every process of ``plan``, watch the job, and end all processes.
 
     Args:
         plan: The ranks of each host.
         launcher: Starts the agents. The caller owns it.
         config: Time limits and output options.
+        survey: Checks hosts that the discovery script names while the job runs. None if
+            such hosts get no ranks.
 
     Returns:
         0 if no rank failed, otherwise the exit code of the first rank that failed
@@ -58,7 +67,7 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
     Raises:
         LaunchError: Some agents could not be started. No process is left running.
     """
-    return show_verdict(judge_job(plan, launcher, config))
+    return show_verdict(judge_job(plan, launcher, config, survey=survey))
 
 
 def show_verdict(verdict: Verdict) -> int:
@@ -74,6 +83,7 @@ def judge_job(
     config: LaunchConfig,
     *,
     task: Task | None = None,
+    survey: Survey | None = None,
 ) -> Verdict:
     """Run a job as ``run_job`` does, and return the verdict instead of printing it.
 
@@ -82,6 +92,7 @@ def judge_job(
         launcher: As for ``run_job``.
         config: As for ``run_job``.
         task: The call that ranks make, if any; takes their results.
+        survey: As for ``run_job``.
     """
     with SignalWatch() as signals:
         hosts = [host.host for host in plan.hosts]
@@ -95,7 +106,7 @@ def judge_job(
         try:
             check_capacity(plan, sessions)
             record = _make_record(plan, config, sessions, launcher)
-            return _drive(plan, config, sessions, signals, task, record)
+            return _drive(plan, config, sessions, signals, task, record, survey=survey)
         except LaunchError:  # no rank runs
             if record is not None:
                 record.remove()
@@ -181,6 +192,7 @@ def _drive(
     task: Task | None,
     record: HeldRecord | None,
     takeover: Takeover | None = None,
+    survey: Survey | None = None,
 ) -> Verdict:
     logs = None
     if config.output_dir is not None:
@@ -203,6 +215,7 @@ def _drive(
         record=record,
         takeover=takeover,
         make_search=_search_maker(record, config, sessions, signals),
+        make_arrivals=_arrivals_maker(survey, config, signals),
     )
     if takeover is not None and record is not None:
         job.printer.say(f"bfrun: attached to job {record.record.name}")
@@ -267,6 +280,15 @@ def _search_maker(
         return AgentSearch(session, reach, job.key, limit_s, signals.wake)
 
     return make
+
+
+def _arrivals_maker(
+    survey: Survey | None, config: LaunchConfig, signals: SignalWatch
+) -> Callable[[Callable[[str], None]], HostArrivals] | None:
+    """Return what makes the means to add hosts to the job, or None if there is none."""
+    if survey is None:
+        return None
+    return functools.partial(HostArrivals, config, survey, wake=signals.wake)
 
 
 def _expires_after(seconds: float) -> Callable[[], bool]:

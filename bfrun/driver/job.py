@@ -7,7 +7,7 @@ import secrets
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from bfrun.agent.output_ring import LIMIT_NBYTES
@@ -16,6 +16,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.agent_search import AgentSearch, LostAgents, search_limit_s
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.frame_router import FrameRouter
+from bfrun.driver.host_arrivals import Arrival, HostArrivals
 from bfrun.driver.host_discovery import HostDiscovery
 from bfrun.driver.job_record import TOUCH_EVERY_S, HeldRecord
 from bfrun.driver.membership import first_failure
@@ -71,6 +72,9 @@ class Job:
         takeover: The history of a job that another driver has started, or None.
         make_search: Makes the search for an agent whose connection has ended. None if
             that means the end of its ranks.
+        make_arrivals: Called with the function that shows a line to the user; returns
+            what adds hosts that the discovery script names while the job runs. Their
+            sessions are added to ``sessions``. None if no host is added.
 
     Attributes:
         interrupted_by: The signal with which the user has ended the job, or None.
@@ -81,7 +85,7 @@ class Job:
         self,
         plan: LaunchPlan,
         config: LaunchConfig,
-        sessions: Sequence[AgentSession],
+        sessions: list[AgentSession],
         signals: SignalWatch,
         make_printer: Callable[[Callable[[int, int], None]], Printer],
         task: Task | None = None,
@@ -89,11 +93,14 @@ class Job:
         record: HeldRecord | None = None,
         takeover: Takeover | None = None,
         make_search: Callable[[AgentSession], AgentSearch] | None = None,
+        make_arrivals: Callable[[Callable[[str], None]], HostArrivals] | None = None,
     ) -> None:
         self._plan = plan
         self._config = config
+        self._hosts = list(plan.hosts)
         self._sessions = sessions
         self._signals = signals
+        self._starts: StartFrames | None = None
         self._task = task
         self._router = FrameRouter(plan, sessions)
         self._ranks_of = {
@@ -112,6 +119,9 @@ class Job:
         if config.host_discovery_script is not None:
             script = config.host_discovery_script
             self._discovery = HostDiscovery(script, self.printer.say)
+        self._arrivals: HostArrivals | None = None
+        if make_arrivals is not None:
+            self._arrivals = make_arrivals(self.printer.say)
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
@@ -167,11 +177,13 @@ class Job:
         return self._ranks.size
 
     def close(self) -> None:
-        """Delete the collected traces, and end searches for agents and for hosts."""
+        """Delete the collected traces, and end what looks for agents and hosts."""
         if self._lost_agents is not None:
             self._lost_agents.close()
         if self._discovery is not None:
             self._discovery.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         if self._traces is not None:
             self._traces.close()
 
@@ -187,6 +199,7 @@ class Job:
             attach_key=self._record.record.key if self._record is not None else "",
             outlives_silence=self._lost_agents is not None,
         )
+        self._starts = starts
         self._ranks.starts.start_with(starts)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
             for part in self._task.frames() if self._task is not None else ():
@@ -233,10 +246,31 @@ class Job:
 
     def _look_for_hosts(self) -> None:
         """Ask the discovery script now and then which hosts the job may use."""
-        if self._discovery is not None and not self._shutdown.has_begun:
-            hosts = self._discovery.step()
+        if self._discovery is None or self._shutdown.has_begun:
+            return
+        starts, arrivals = self._ranks.starts, self._arrivals
+        hosts = self._discovery.step()
+        if hosts is not None:
+            starts.use_hosts(hosts)
+        if arrivals is not None:
             if hosts is not None:
-                self._ranks.starts.use_hosts(hosts)
+                arrivals.keep(hosts)
+            for arrival in arrivals.take():
+                self._add_host(arrival)
+            arrivals.begin(starts.missing_hosts(arrivals.is_due), starts.hosts)
+
+    def _add_host(self, arrival: Arrival) -> None:
+        """Take over the agent on a new host, which gets ranks in the next steps."""
+        assert self._starts is not None
+        session = arrival.session
+        host = self._ranks.starts.add_host(arrival.plan)
+        self._hosts.append(host)
+        self._sessions.append(session)
+        self._ranks_of[session] = []
+        self._watch(session)
+        for frame in self._starts.of_host(host):
+            session.send(frame)
+        self.printer.say(f"bfrun: host {host.host.name} takes part in the job now")
 
     def _receive(self, session: AgentSession) -> None:
         frames = session.receive()
@@ -273,14 +307,16 @@ class Job:
             self._selector.unregister(self._stdin.fd)
 
     def _watch_agents(self) -> None:
-        for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+        for host, session in zip(self._hosts, self._sessions, strict=True):
             ranks = self._ranks.starts.ranks_on(host.index)
             session.check()
             # Ranks that have not met end with the connection of their agent.
             if self._lost_agents is not None and self._ranks.has_met:
                 self._look_for(session, ranks, self._lost_agents)
             elif session.lost and not session.ended:
-                self._ranks.starts.agent_lost(host.index)
+                is_missing = self._ranks.starts.agent_lost(host.index)
+                if is_missing and self._arrivals is not None:
+                    self._arrivals.lost(host.host, session.why_lost())
                 if self._has_rank(ranks):
                     noticed_after_s = MARGIN_S if session.silent else 0.0
                     self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
@@ -387,7 +423,9 @@ class Job:
             limit_s = search_limit_s(
                 config.detached_limit_s or 0.0, config.link_timeout_s
             )
-        return Leftovers(len(self._sessions), self._left, silent, limit_s)
+        # A host has had several agents if it was lost and came back.
+        hosts = {(session.host.user, session.host.name) for session in self._sessions}
+        return Leftovers(len(hosts), self._left, silent, limit_s)
 
     # The user
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.driver.admissions import Admissions
@@ -16,7 +17,7 @@ from bfrun.errors import LaunchError
 from bfrun.frames.driver_to_agent import SignalRanks
 from bfrun.frames.driver_to_rank import LeaveNotice
 from bfrun.hosts import Host
-from bfrun.plan import LaunchPlan
+from bfrun.plan import HostPlan, LaunchPlan
 from bfrun.wording import format_ranks
 
 # Seconds in which a rank must leave whose slot is to end. Then it is killed.
@@ -47,7 +48,10 @@ class RankStarts:
         router: FrameRouter,
         say: Callable[[str], None],
     ) -> None:
-        self._hosts = plan.hosts
+        self._hosts = list(plan.hosts)
+        self._lost_hosts: set[int] = set()
+        # The hosts that the job may use, as the discovery script named them last.
+        self._named: Sequence[Host] = ()
         self._config = config
         self._membership = membership
         self._admissions = admissions
@@ -71,7 +75,6 @@ class RankStarts:
         self._proven = set(slot_of.values())
         # When ranks that must leave are killed, by rank.
         self._leaving: dict[int, float] = {}
-        self._ignored: set[str] = set()
 
     def start_with(self, starts: StartFrames) -> None:
         """Take the frames with which ranks are started."""
@@ -79,20 +82,51 @@ class RankStarts:
 
     def use_hosts(self, hosts: Sequence[Host]) -> None:
         """Use these hosts from now on, as the discovery script has named them."""
-        plans = {(plan.host.user, plan.host.name): plan for plan in self._hosts}
+        self._named = hosts
+        plans = self._plans()
         listed = []
         for host in hosts:
             plan = plans.get((host.user, host.name))
             if plan is not None:
                 numbers = range(host.slots or 0)
                 listed += [HostSlot(plan.index, number) for number in numbers]
-            elif host.name not in self._ignored:
-                self._ignored.add(host.name)
-                self._say(
-                    f"bfrun: host {host.name} was not there at the start of the job, "
-                    "so it gets no ranks"
-                )
         self._slots.use(listed)
+
+    @property
+    def hosts(self) -> list[HostPlan]:
+        """The hosts that have agents."""
+        return [plan for plan in self._hosts if plan.index not in self._lost_hosts]
+
+    def missing_hosts(self, is_due: Callable[[Host], bool]) -> list[Host]:
+        """Return the hosts that the job may use and needs, but that have no agents.
+
+        Args:
+            is_due: Whether a host may be tried now. Others take its part until then.
+        """
+        plans, most = self._plans(), self._config.max_np
+        missing, slots = [], 0
+        for host in self._named:
+            if most is not None and slots >= most:
+                break
+            numbers = range(host.slots or 0)
+            plan = plans.get((host.user, host.name))
+            if plan is not None:
+                every = [HostSlot(plan.index, number) for number in numbers]
+                slots += sum(not self._slots.is_closed(slot) for slot in every)
+            elif is_due(host):
+                missing.append(host)
+                slots += len(numbers)
+        return missing
+
+    def add_host(self, host: HostPlan) -> HostPlan:
+        """Use a host whose agent is ready, and return its plan with its index."""
+        host = replace(host, index=len(self._hosts))
+        self._hosts.append(host)
+        self.use_hosts(self._named)
+        return host
+
+    def _plans(self) -> dict[tuple[str | None, str], HostPlan]:
+        return {(plan.host.user, plan.host.name): plan for plan in self.hosts}
 
     def ranks_on(self, host: int) -> list[int]:
         """Return the ranks on a host, whether they still run or not."""
@@ -121,11 +155,22 @@ class RankStarts:
         """Note that the command of a rank could not be started."""
         self._slots.close(self._slots.slot_of(rank))
 
-    def agent_lost(self, host: int) -> None:
-        """Note that nobody can start ranks on a host any more."""
+    def agent_lost(self, host: int) -> bool:
+        """Note that the agent of a host is lost, so nobody can start ranks there.
+
+        Returns:
+            Whether that is news, and the job may use the host still.
+        """
+        plan = self._hosts[host]
+        named = {(each.user, each.name) for each in self._named}
+        is_missing = (
+            host not in self._lost_hosts and (plan.host.user, plan.host.name) in named
+        )
+        self._lost_hosts.add(host)
         self._slots.close_host(host)
         for rank in self._slots.ranks_on(host):
             self._slots.has_ended(rank)
+        return is_missing
 
     def joined(self, rank: int) -> None:
         """Note that a rank has joined the job."""

@@ -68,6 +68,10 @@ class Respawns:
         """Start nothing more in a slot."""
         self._closed.add(slot)
 
+    def is_closed(self, slot: HostSlot) -> bool:
+        """Return whether nothing more is started in a slot."""
+        return slot in self._closed
+
     def started(self, slot: HostSlot, now: float) -> None:
         """Note that a process is started in a slot."""
         if slot in self._wait_s:

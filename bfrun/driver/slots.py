@@ -81,6 +81,10 @@ class Slots:
         """Start nothing more in a slot."""
         self._respawns.close(slot)
 
+    def is_closed(self, slot: HostSlot) -> bool:
+        """Return whether nothing more is started in a slot."""
+        return slot.host in self._lost_hosts or self._respawns.is_closed(slot)
+
     def close_host(self, host: int) -> None:
         """Start nothing more on a host, whose agent is lost."""
         self._lost_hosts.add(host)

@@ -97,7 +97,7 @@ class StartFrames:
             local_rank=position,
             local_world_size=host.slots,
             machine_rank=host.index,
-            machine_world_size=self._hosts,
+            machine_world_size=max(self._hosts, host.index + 1),
         )
         spec = plan_process(self._config, host, position, placement, os.environ)
         return self._start([self._command(host, spec, stay)])

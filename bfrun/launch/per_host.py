@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
@@ -72,3 +73,13 @@ class PerHostLauncher(Launcher):
         if self._ssh is not None:
             self._ssh.close()
         self._local.close()
+
+
+def launcher_for(config: LaunchConfig, hosts: Sequence[Host]) -> PerHostLauncher:
+    """Return a launcher of its own for some hosts. The caller owns it.
+
+    Raises:
+        LaunchError: As for ``remote_hosts``, or the SSH settings cannot be used.
+    """
+    remote = remote_hosts(replace(config, hosts=tuple(hosts)))
+    return PerHostLauncher(config, remote)

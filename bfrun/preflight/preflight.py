@@ -63,6 +63,8 @@ def run_preflight(
     hosts: Sequence[Host],
     launcher: Launcher,
     environ: Mapping[str, str],
+    *,
+    tells_slow: bool = True,
 ) -> list[HostReport]:
     """Ask every host for its facts, compare them, and probe addresses both ways.
 
@@ -74,6 +76,7 @@ def run_preflight(
         hosts: Hosts of the job.
         launcher: Starts programs on the hosts.
         environ: Environment from which variables are forwarded.
+        tells_slow: Whether to tell the user which hosts take long to answer.
 
     Returns:
         One report per host, in the same order.
@@ -81,7 +84,8 @@ def run_preflight(
     reports = [HostReport(host) for host in hosts]
     flight = _Preflight(config, launcher, environ)
     try:
-        _for_each(reports, flight.question, flight.tell_slow)
+        tell = flight.tell_slow if tells_slow else None
+        _for_each(reports, flight.question, tell)
         compare_hosts(reports, config)
         if len(reports) > 1 and all(report.answer for report in reports):
             flight.probe_addresses(reports)

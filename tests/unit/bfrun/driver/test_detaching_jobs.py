@@ -21,7 +21,7 @@ def judge(monkeypatch):
     monkeypatch.setattr(driver, "start_agents", lambda *_: [])
     monkeypatch.setattr(driver, "check_capacity", lambda *_: None)
     monkeypatch.setattr(driver, "HeldRecord", SimpleNamespace(create=create))
-    monkeypatch.setattr(driver, "_drive", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(driver, "_drive", lambda *arguments, **more: arguments[-1])
 
     def judge(**settings):
         config = LaunchConfig(("x",), detached_limit_s=600.0, **settings)

@@ -14,7 +14,7 @@ from bfrun.driver.start_frames import StartFrames
 from bfrun.frames.driver_to_agent import SignalRanks, Start
 from bfrun.frames.driver_to_rank import LeaveNotice
 from bfrun.hosts import Host
-from bfrun.plan import HostFacts, make_plan
+from bfrun.plan import HostFacts, HostPlan, make_plan
 
 A, B = Host("a", 2), Host("b", 2)
 
@@ -205,14 +205,79 @@ def test_a_rank_stays_while_the_others_leave_although_their_slots_are_back():
     assert job.sent[-1] == (0, LeaveNotice())
 
 
-def test_hosts_that_were_not_there_are_told_once():
+def named(job):
+    """Return the hosts that need agents."""
+    return job.starts.missing_hosts(lambda host: True)
+
+
+def add(job, host, **settings):
+    plan = HostPlan(0, host, (), ("10.0.0.3",), slots=host.slots, **settings)
+    return job.starts.add_host(plan)
+
+
+def test_a_host_that_is_new_to_the_job_gets_ranks_once_it_has_an_agent():
     job = Job(4)
-    for _ in range(2):
-        job.starts.use_hosts([A, B, Host("c", 4)])
-    (text,) = job.said
-    assert text == (
-        "bfrun: host c was not there at the start of the job, so it gets no ranks"
-    )
+    c, d = Host("c", 1), Host("d", 4)
+    job.starts.use_hosts([A, c, B, d])
+    assert named(job) == [c, d]
+    assert job.starts.step(0.0) == []
+    assert add(job, c).index == 2
+    assert named(job) == [d]
+    assert [plan.host for plan in job.starts.hosts] == [A, B, c]
+    assert job.starts.step(0.0) == [4]
+    assert job.host_of == {4: 2}
+    welcome = job.sent[-1][1].processes[0].welcome
+    assert (welcome.host, welcome.addresses) == ("c", ["10.0.0.3"])
+    assert (welcome.machine_rank, welcome.machine_size) == (2, 3)
+
+
+def test_a_host_keeps_its_agent_while_it_is_not_named():
+    job = Job(4)
+    c = Host("c", 1)
+    job.starts.use_hosts([A, B, c])
+    add(job, c)
+    assert job.starts.step(0.0) == [4]
+    job.join(4)
+    job.starts.use_hosts([A, B])
+    job.starts.step(1.0)
+    assert job.sent[-1] == (4, LeaveNotice())
+    job.end(4, 0)
+    job.starts.use_hosts([A, B, c])
+    assert named(job) == []
+    assert job.starts.step(2.0) == [4]
+
+
+def test_no_more_hosts_are_added_than_the_job_needs():
+    job = Job(4, max_np=5)
+    c, d = Host("c", 1), Host("d", 1)
+    job.starts.use_hosts([A, B, c, d])
+    assert named(job) == [c]
+    # Others take the parts of a host that has failed, and of slots that stay empty.
+    assert job.starts.missing_hosts(lambda host: host != c) == [d]
+    job.starts.not_started(3)
+    assert named(job) == [c, d]
+
+
+def test_a_host_whose_agent_was_lost_may_get_another_one():
+    job = Job(4)
+    assert not job.starts.agent_lost(0)  # the script has not named it
+    job = Job(4)
+    job.starts.use_hosts([A, B])
+    assert job.starts.agent_lost(1)
+    assert not job.starts.agent_lost(1)
+    assert named(job) == [B]
+    for rank in (2, 3):
+        job.membership.agent_lost([rank], "cut")
+        job.membership.outlive(rank)
+        job.starts.lost(rank, 0.0)
+    assert job.starts.step(100.0) == []
+    add(job, B)
+    assert named(job) == []
+    assert job.starts.step(100.0) == [2, 3]
+    assert job.host_of == {2: 2, 3: 2}
+    # The driver still sees that the first agent is lost.
+    assert not job.starts.agent_lost(1)
+    assert job.starts.ranks_on(1) == []
 
 
 def test_a_slot_without_gpus_stays_empty():
