@@ -124,9 +124,11 @@ class PendingRequest(TypedDict):
 
 @type_check_only
 class MemberChange(TypedDict):
-    kind: str  # "gone", "held", "released" or "excluded"
+    kind: str  # "gone", "held", "released", "excluded" or "split"
     rank: int  # that has gone
-    cause: str  # "dead", "left", "stopped", "silent", "broken", or "" if unknown
+    # Of "gone": "dead", "left", "stopped", "silent", "broken", "apart", or "" if it is
+    # unknown. Of "split": the name of the lineage.
+    cause: str
     silent_s: float
     text: str
 
@@ -256,6 +258,7 @@ class Engine(metaclass=_PybindType):
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
         survives_losses: bool = False,  # operations that can go on without a peer do
+        splits: bool = False,  # ranks that reach too few others go on by themselves
         memory: SharedMemory,
         recorder: Recorder | None = None,
         mpi: MpiSession | None = None,

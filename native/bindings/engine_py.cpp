@@ -36,7 +36,7 @@ std::unique_ptr<PyEngine> make_engine(
     std::vector<std::string> addresses, const std::string& machine,
     const std::string& transport, int tcp_streams, const std::string& encryption,
     double link_timeout_s, std::size_t eager_bytes, std::size_t staging_bytes,
-    bool survives_losses, std::shared_ptr<SharedMemory> memory,
+    bool survives_losses, bool splits, std::shared_ptr<SharedMemory> memory,
     std::shared_ptr<Recorder> recorder, std::shared_ptr<mpi::Session> mpi) {
   if (rank < 0 || rank >= size) {
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
@@ -63,6 +63,7 @@ std::unique_ptr<PyEngine> make_engine(
   config.epoch = epoch;
   config.machine = machine;
   config.survives_losses = survives_losses;
+  if (splits) config.minority = Membership::Minority::kSplits;
   config.recorder = std::move(recorder);
   config.allocate = [memory = std::move(memory)](std::size_t nbytes) {
     auto block = std::make_shared<SharedBlock>(memory->allocate(nbytes));
@@ -210,6 +211,8 @@ py::object next_member_change(PyEngine& self, double timeout_s) {
         return "held";
       case MemberChange::ChangeKind::kReleased:
         return "released";
+      case MemberChange::ChangeKind::kSplit:
+        return "split";
       case MemberChange::ChangeKind::kExcluded:
         break;
     }
@@ -271,8 +274,8 @@ void register_engine(py::module_& module) {
            arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 0,
            arg("encryption") = "off", arg("link_timeout_s") = 30.0,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
-           arg("survives_losses") = false, arg("memory"), arg("recorder") = nullptr,
-           arg("mpi") = nullptr)
+           arg("survives_losses") = false, arg("splits") = false, arg("memory"),
+           arg("recorder") = nullptr, arg("mpi") = nullptr)
       .def("offers", unlocked(&Engine::offers))
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))

@@ -68,8 +68,8 @@ std::map<std::string, std::string> Dispatcher::offers() const {
 void Dispatcher::connect(std::vector<Peer> peers) {
   peers_.connect(std::move(peers), transports_);
   if (config_.survives_losses && config_.size > 1) {
-    members_.emplace(peers_, job_, config_.epoch, member_news_,
-                     config_.look_at_process);
+    members_.emplace(peers_, job_, config_.epoch, member_news_, config_.look_at_process,
+                     config_.minority);
   }
 }
 

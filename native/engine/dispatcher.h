@@ -77,6 +77,8 @@ struct EngineConfig {
   std::shared_ptr<Recorder> recorder;  // or null
   // Whether operations that can go on without a lost peer do so.
   bool survives_losses = false;
+  // What ranks do that reach too few others to go on.
+  Membership::Minority minority = Membership::Minority::kHolds;
   MemberService::LookAtProcess look_at_process;  // or empty
   // Allocates memory for results whose length only the peers know.
   std::function<Result(std::size_t nbytes)> allocate;

@@ -35,7 +35,8 @@ void Dispatcher::leave_members(std::string text) {
 void Dispatcher::poll_members(Clock::time_point now) {
   if (!closing_) members_->poll(now);
   for (const MemberChange& gone : members_->take_gone()) {
-    if (gone.cause == "stopped" || gone.cause == "silent" || gone.cause == "broken") {
+    if (gone.cause == "stopped" || gone.cause == "silent" || gone.cause == "broken" ||
+        gone.cause == "apart") {
       peers_.explain(gone.rank, gone.text);
     } else {
       // The control plane will know the reason.

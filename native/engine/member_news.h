@@ -18,10 +18,14 @@ struct MemberChange {
     kHeld,      // this rank reaches too few members to go on
     kReleased,  // it reaches enough again
     kExcluded,  // the members go on without this rank
+    kSplit,     // this rank goes on in a lineage of its own; kGone of the others came
+                // before
   };
   ChangeKind kind = ChangeKind::kGone;
-  int rank = -1;      // of kGone
-  std::string cause;  // of kGone: "dead", "left", "stopped", "silent", "broken", or ""
+  int rank = -1;  // of kGone
+  // Of kGone: "dead", "left", "stopped", "silent", "broken", "apart" (this rank has
+  // left it behind), or "". Of kSplit: the name of the lineage.
+  std::string cause;
   double silent_s = 0;  // of kGone: for how long nothing has arrived; 0 if unknown
   std::string text;     // a sentence about the rank
 };

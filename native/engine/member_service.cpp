@@ -64,13 +64,16 @@ std::string describe(const std::string& cause, double silent_s) {
   if (cause == "stopped") return " has been stopped for " + seconds_text(silent_s);
   if (cause == "silent") return " has been silent for " + seconds_text(silent_s);
   if (cause == "broken") return " has lost its link to another rank";
+  if (cause == "apart")
+    return " cannot be reached, and this rank has gone on without it";
   return " does not answer the other ranks";
 }
 
 }  // namespace
 
 MemberService::MemberService(const Peers& peers, std::uint64_t job, std::uint32_t epoch,
-                             MemberNews& news, LookAtProcess look)
+                             MemberNews& news, LookAtProcess look,
+                             Membership::Minority minority)
     : peers_(peers),
       job_(job),
       epoch_(epoch),
@@ -80,7 +83,8 @@ MemberService::MemberService(const Peers& peers, std::uint64_t job, std::uint32_
       processes_(static_cast<std::size_t>(peers.size())),
       has_rank_(static_cast<std::size_t>(peers.size()), true),
       known_(static_cast<std::size_t>(peers.size())),
-      membership_(first_epoch(peers), uid_of(peers.peer(peers.rank())), Clock::now()),
+      membership_(first_epoch(peers), uid_of(peers.peer(peers.rank())), Clock::now(),
+                  kDecide, minority),
       watcher_(Clock::now()),
       next_look_(Clock::now()),
       next_beat_(next_look_) {
@@ -309,20 +313,48 @@ void MemberService::settle() {
   const Epoch& epoch = membership_.epoch();
   if (epoch.number != installed_) {
     installed_ = epoch.number;
+    const bool has_split = std::exchange(lineage_, epoch.lineage) != epoch.lineage;
+    if (has_split) {
+      // It may not act for the primary until the program knows of the lineage.
+      report_held(true);
+      leave_behind();
+    }
     for (int rank = 0; rank < peers_.size(); ++rank) {
       if (!is_gone(rank) && !epoch.rank_of(uid(rank))) report_gone(rank);
     }
+    if (has_split) report_split();
     choose_watched();
     // The engine has no rounds of its own; see docs/membership.md.
     membership_.start_round(epoch.first_round);
   }
-  const bool is_held = membership_.standing() == Membership::Standing::kHeld;
-  if (std::exchange(is_held_, is_held) != is_held) {
-    MemberChange change;
-    change.kind =
-        is_held ? MemberChange::ChangeKind::kHeld : MemberChange::ChangeKind::kReleased;
-    news_.push(std::move(change));
+  report_held(membership_.standing() == Membership::Standing::kHeld);
+}
+
+void MemberService::report_held(bool is_held) {
+  if (std::exchange(is_held_, is_held) == is_held) return;
+  MemberChange change;
+  change.kind =
+      is_held ? MemberChange::ChangeKind::kHeld : MemberChange::ChangeKind::kReleased;
+  news_.push(std::move(change));
+}
+
+// Notes that the ranks that are gone now have been left behind by this one.
+void MemberService::leave_behind() {
+  for (Known& one : known_) {
+    if (one.cause != "dead" && one.cause != "left") one.cause = "apart";
   }
+}
+
+void MemberService::report_split() {
+  MemberChange change;
+  change.kind = MemberChange::ChangeKind::kSplit;
+  // The same ranks may part again in a later generation.
+  const std::uint64_t lineage = hash_bytes(std::to_string(epoch_), lineage_);
+  std::array<char, 9> name{};
+  std::snprintf(name.data(), name.size(), "%08x",
+                static_cast<unsigned>(lineage ^ (lineage >> 32)));
+  change.cause = name.data();
+  news_.push(std::move(change));
 }
 
 void MemberService::report_gone(int rank) {

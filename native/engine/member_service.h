@@ -33,7 +33,8 @@ class MemberService {
   // `peers` must be connected. `job` is a hash of the job's name. An empty `look`
   // stands for /proc.
   MemberService(const Peers& peers, std::uint64_t job, std::uint32_t epoch,
-                MemberNews& news, LookAtProcess look);
+                MemberNews& news, LookAtProcess look,
+                Membership::Minority minority = Membership::Minority::kHolds);
   MemberService(const MemberService&) = delete;
   MemberService& operator=(const MemberService&) = delete;
 
@@ -92,6 +93,9 @@ class MemberService {
   void presume_silent(int machine, bool silent, Time now);
   void observe(int rank, Evidence evidence, std::string_view cause, Time now);
   void settle();
+  void report_held(bool is_held);
+  void leave_behind();
+  void report_split();
   void report_gone(int rank);
   void choose_watched();
   void send_posts();
@@ -124,6 +128,7 @@ class MemberService {
   Time hurry_until_;  // looks are close together, because a link has just ended
   Time next_beat_;
   std::uint32_t installed_ = 0;  // number of the newest epoch that was reported
+  std::uint64_t lineage_ = Epoch::kPrimary;
   bool is_held_ = false;
   std::optional<std::string> why_excluded_;
 };

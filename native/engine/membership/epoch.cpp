@@ -46,4 +46,13 @@ Epoch next_epoch(const Epoch& base, const MemberSet& survivors,
   return next;
 }
 
+Epoch split_epoch(const Epoch& base, const MemberSet& founders) {
+  Epoch first = next_epoch(base, founders, base.first_round);
+  std::uint64_t lineage = mix_number(5, base.id());
+  for (const Member& member : first.members) lineage = mix_number(lineage, member.uid);
+  // No other lineage has the number of the primary.
+  first.lineage = lineage == Epoch::kPrimary ? 1 : lineage;
+  return first;
+}
+
 }  // namespace bluecomm

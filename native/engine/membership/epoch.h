@@ -44,4 +44,7 @@ struct Epoch {
 Epoch next_epoch(const Epoch& base, const MemberSet& survivors,
                  std::uint64_t first_round);
 
+// Returns the first epoch of the lineage of `founders`, who have left `base` together.
+Epoch split_epoch(const Epoch& base, const MemberSet& founders);
+
 }  // namespace bluecomm

@@ -11,9 +11,11 @@
 
 namespace bluecomm {
 
-Membership::Membership(Epoch epoch, Uid me, Time now, const MembershipTiming& timing)
+Membership::Membership(Epoch epoch, Uid me, Time now, const MembershipTiming& timing,
+                       Minority minority)
     : me_(me),
       timing_(timing),
+      minority_(minority),
       next_round_(epoch.first_round),
       id_(epoch.id()),
       rank_(epoch.rank_of(me).value_or(-1)),
@@ -42,7 +44,7 @@ void Membership::observe(Uid member, Evidence evidence, Time now) {
 void Membership::hear(Uid member, Time now) {
   notice_absence(now);
   const std::optional<int> rank = epoch().rank_of(member);
-  if (is_excluded_ || !rank || !suspicions_.hear(*rank)) return;
+  if (is_excluded_ || !rank || !suspicions_.hear(*rank) || secession_) return;
   tell_all(now);  // and a member that was held may go on
   attempts_ = 0;
   if (my_turn_) my_turn_ = std::min(*my_turn_, now + turn());
@@ -51,6 +53,7 @@ void Membership::hear(Uid member, Time now) {
 void Membership::receive(Uid sender, const MembershipMessage& message, Time now) {
   // A message of the dead may contradict a decision that counts on their deaths.
   if (dead_.contains(sender)) return;
+  if (minority_ == Minority::kSplits && receive_split(sender, message, now)) return;
   hear(sender, now);
   if (is_about_next(sender, message)) {
     if (!is_excluded_) mourn(message.accusations.dead);
@@ -60,7 +63,7 @@ void Membership::receive(Uid sender, const MembershipMessage& message, Time now)
     // which they tell it when asked, or one was made without it.
     if (message.action == MembershipAction::kCommit) {
       decided_ = message;  // for others that were left behind
-      exclude();
+      exclude(now);
     } else if (!is_excluded_) {
       posts_.push_back({sender, suspect()});
     }
@@ -74,11 +77,12 @@ void Membership::receive(Uid sender, const MembershipMessage& message, Time now)
 
 void Membership::ask(Time now) {
   notice_absence(now);
-  if (!is_excluded_) tell_all(now);
+  if (!is_excluded_ && !secession_) tell_all(now);
 }
 
 void Membership::tick(Time now) {
   notice_absence(now);
+  if (minority_ == Minority::kSplits) consider_leaving(now);
   advance(now);
 }
 
@@ -93,7 +97,7 @@ const Epoch& Membership::epoch_of(std::uint64_t round) const {
 }
 
 bool Membership::start_round(std::uint64_t round) {
-  if (is_excluded_ || (limit_ && round >= *limit_)) return false;
+  if (is_excluded_ || secession_ || (limit_ && round >= *limit_)) return false;
   next_round_ = std::max(next_round_, round + 1);
   while (epochs_.size() > 1 && epochs_[1].first_round <= round) epochs_.pop_front();
   return true;
@@ -101,6 +105,7 @@ bool Membership::start_round(std::uint64_t round) {
 
 Membership::Standing Membership::standing() const {
   if (is_excluded_) return Standing::kExcluded;
+  if (secession_) return Standing::kHeld;
   const MemberSet reachable =
       MemberSet::all(epoch().size()) - suspicions_.unreachable();
   return is_primary(reachable, suspicions_.dead()) ? Standing::kMember
@@ -108,7 +113,7 @@ Membership::Standing Membership::standing() const {
 }
 
 bool Membership::is_deciding() const {
-  return !is_excluded_ && (is_open() || !suspicions_.own().empty());
+  return !is_excluded_ && (secession_ || is_open() || !suspicions_.own().empty());
 }
 
 bool Membership::is_about_next(Uid sender, const MembershipMessage& message) const {
@@ -148,6 +153,7 @@ void Membership::notice_absence(Time now) {
   if (now - last_input_ > timing_.jump) {
     proposer_.wait_anew(now);
     if (my_turn_) my_turn_ = now + turn();
+    held_since_.reset();
   }
   last_input_ = now;
 }
@@ -160,7 +166,8 @@ void Membership::mourn(const MemberSet& dead) {
   }
 }
 
-void Membership::exclude() {
+void Membership::exclude(Time now) {
+  if (minority_ == Minority::kSplits) return leave_epoch(now);
   is_excluded_ = true;
   proposer_.abandon();
   my_turn_.reset();

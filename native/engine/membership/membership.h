@@ -11,6 +11,7 @@
 #include "engine/membership/membership_message.h"
 #include "engine/membership/membership_timing.h"
 #include "engine/membership/proposer.h"
+#include "engine/membership/secession.h"
 #include "engine/membership/suspicions.h"
 #include "engine/membership/voter.h"
 
@@ -36,12 +37,17 @@ class Membership {
     kExcluded,  // the others go on without it; the process may join as a new member
   };
 
+  // What a member does that cannot go on with its epoch. One that splits is never
+  // excluded: it leaves the epoch, and goes on in a lineage of its own.
+  enum class Minority : bool { kHolds, kSplits };
+
   // How many rounds a member may still start while a decision is under way.
   static constexpr std::uint64_t kRoundsAhead = 16;
 
   // Throws std::invalid_argument unless `me` is in `epoch`, whose size must be at most
   // MembershipMessage::kMaxMembers.
-  Membership(Epoch epoch, Uid me, Time now, const MembershipTiming& timing = {});
+  Membership(Epoch epoch, Uid me, Time now, const MembershipTiming& timing = {},
+             Minority minority = Minority::kHolds);
 
   // Records evidence about a member; ignores processes that are no members. Evidence
   // other than a death lasts until a message of the member arrives, or until the next
@@ -87,7 +93,17 @@ class Membership {
   void notice_absence(Time now);
   // Records deaths, after which nothing that the dead have sent counts any more.
   void mourn(const MemberSet& dead);
-  void exclude();
+  void exclude(Time now);
+  void install(Epoch next, int rank, Time now);
+
+  // membership_splits.cpp
+  void consider_leaving(Time now);
+  void leave_epoch(Time now);
+  bool receive_split(Uid sender, const MembershipMessage& message, Time now);
+  void advance_secession(Time now);
+  void claim_again(Time now);
+  MembershipMessage claim() const;
+  void answer_founder(Uid sender, const MembershipMessage& message);
 
   // membership_decisions.cpp
   void advance(Time now);
@@ -108,6 +124,7 @@ class Membership {
 
   const Uid me_;
   const MembershipTiming timing_;
+  const Minority minority_;
   bool is_excluded_ = false;
   std::deque<Epoch> epochs_;  // those of rounds to come, and the newest
   std::uint64_t next_round_ = 0;
@@ -125,6 +142,13 @@ class Membership {
   std::uint32_t highest_counter_ = 0;   // of all ballots that it knows of
   // The last decision, for members that have not learned of it.
   std::optional<MembershipMessage> decided_;
+
+  // While this member splits off. It has left the newest epoch for good.
+  std::optional<Secession> secession_;
+  std::optional<Time> held_since_;
+  // The claim with which this member has left an earlier epoch, for others that leave
+  // it.
+  std::optional<MembershipMessage> founding_;
 
   Time last_input_;
   Time repeat_at_;

@@ -45,6 +45,7 @@ Membership::Time::duration Membership::turn() const {
 
 void Membership::advance(Time now) {
   if (!is_deciding()) return;
+  if (secession_) return advance_secession(now);
   if (is_open()) {
     if (!my_turn_) my_turn_ = now + turn();
     const Ballot promised = voter_.promised();
@@ -150,6 +151,10 @@ void Membership::receive_open(const MembershipMessage& message, Time now) {
     case MembershipAction::kCommit:
       install(message.proposal, now);
       break;
+    case MembershipAction::kClaim:
+      // The sender has left the epoch, which is as if its link had broken for good.
+      if (suspicions_.observe(message.from, Evidence::kBroken)) repeat_at_ = now;
+      break;
   }
 }
 
@@ -190,8 +195,12 @@ void Membership::install(const Proposal& proposal, Time now) {
   decided_->proposal = proposal;
   Epoch next = next_epoch(epoch(), proposal.survivors, proposal.first_round);
   const std::optional<int> rank = next.rank_of(me_);
-  if (!rank) return exclude();
-  suspicions_ = suspicions_.carry(epoch(), next, *rank);
+  if (!rank) return exclude(now);
+  install(std::move(next), *rank, now);
+}
+
+void Membership::install(Epoch next, int rank, Time now) {
+  suspicions_ = suspicions_.carry(epoch(), next, rank);
   proposer_ = Proposer(next.size(), timing_);
   voter_ = {};
   limit_.reset();
@@ -199,7 +208,7 @@ void Membership::install(const Proposal& proposal, Time now) {
   attempts_ = 0;
   highest_counter_ = 0;
   repeat_at_ = now;
-  rank_ = *rank;
+  rank_ = rank;
   id_ = next.id();
   epochs_.push_back(std::move(next));
 }

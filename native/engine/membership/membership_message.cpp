@@ -38,6 +38,8 @@ CarriedFields fields_of(const MembershipMessage& message) {
       return {.proposal = true, .accusations = true};
     case MembershipAction::kCommit:
       return {.ballot = false, .proposal = true};
+    case MembershipAction::kClaim:
+      return {.ballot = false, .limit = true, .proposal = true};
     case MembershipAction::kAck:
       return {};
     case MembershipAction::kNack:
@@ -163,6 +165,11 @@ bool has_valid_content(const MembershipMessage& message, const CarriedFields& fi
   if (message.proposal.survivors.empty() == fields.proposal) return false;
   if (!fields.proposal && message.proposal.first_round != 0) return false;
   if (!fields.accusations && !said.empty()) return false;
+  if (message.action == MembershipAction::kClaim &&
+      (message.limit < 1 || message.limit > 3 || message.proposal.first_round != 0 ||
+       !message.proposal.survivors.contains(message.from))) {
+    return false;
+  }
   for (const MemberSet* set : {&said.silent, &said.stopped, &said.broken, &said.dead}) {
     if (set->contains(message.from)) return false;
   }
@@ -185,7 +192,7 @@ std::optional<MembershipMessage> decode_membership_message(
   WireReader head(bytes);
   walk_head(head, message);
   if (message.action < MembershipAction::kSuspect ||
-      message.action > MembershipAction::kCommit || message.size < 1 ||
+      message.action > MembershipAction::kClaim || message.size < 1 ||
       message.size > MembershipMessage::kMaxMembers || message.from < 0 ||
       message.from >= message.size || bytes.size() != message_bytes(message.size)) {
     return std::nullopt;

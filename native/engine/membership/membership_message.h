@@ -23,6 +23,7 @@ enum class MembershipAction : std::uint8_t {
   kAck,          // the sender has accepted it
   kNack,         // the sender has promised itself to a higher ballot
   kCommit,       // the proposal is decided
+  kClaim,        // the sender has left the epoch, and goes on with these members
 };
 
 struct MembershipMessage {
@@ -36,10 +37,11 @@ struct MembershipMessage {
   int size = 0;
   int from = 0;
 
-  Ballot ballot;  // all but kSuspect and kCommit
+  Ballot ballot;  // all but kSuspect, kCommit and kClaim
   Ballot other;   // kReport: the accepted ballot, if any; kNack: the promised one
-  std::uint64_t limit = 0;  // kReport: the sender starts no round from this one on
-  Proposal proposal;        // kReport, if one was accepted; kPrepare, kCommit
+  // kReport: the sender starts no round from this one on; kClaim: Secession::Stage.
+  std::uint64_t limit = 0;
+  Proposal proposal;        // kReport, if one was accepted; kPrepare, kCommit, kClaim
   Accusations accusations;  // kSuspect, kGather, kReport; kPrepare: the dead
 
   bool operator==(const MembershipMessage&) const = default;

@@ -24,6 +24,8 @@ struct MembershipTiming {
   // A member whose clock has jumped this far has been stopped itself. It waits anew,
   // instead of taking its own absence for that of others.
   Duration jump{300'000};
+  // A member that has been held for this long leaves the primary, if it may.
+  Duration split{2'000'000};
 };
 
 }  // namespace bluecomm

@@ -15,8 +15,9 @@ MembershipMessage make_message(MembershipAction action, int size = 10) {
   message.from = 3;
   message.proposal.survivors = MemberSet(size);
   message.accusations = Accusations(size);
-  const bool has_ballot =
-      action != MembershipAction::kSuspect && action != MembershipAction::kCommit;
+  const bool has_ballot = action != MembershipAction::kSuspect &&
+                          action != MembershipAction::kCommit &&
+                          action != MembershipAction::kClaim;
   if (has_ballot) message.ballot = {4, 3};
   switch (action) {
     case MembershipAction::kReport:
@@ -41,6 +42,11 @@ MembershipMessage make_message(MembershipAction action, int size = 10) {
     case MembershipAction::kNack:
       message.other = {5, 0};
       break;
+    case MembershipAction::kClaim:
+      message.limit = 2;
+      message.proposal.survivors.insert(0);
+      message.proposal.survivors.insert(3);
+      break;
     case MembershipAction::kAck:
       break;
   }
@@ -50,7 +56,7 @@ MembershipMessage make_message(MembershipAction action, int size = 10) {
 constexpr MembershipAction kActions[] = {
     MembershipAction::kSuspect, MembershipAction::kGather, MembershipAction::kReport,
     MembershipAction::kPrepare, MembershipAction::kAck,    MembershipAction::kNack,
-    MembershipAction::kCommit,
+    MembershipAction::kCommit,  MembershipAction::kClaim,
 };
 
 bool is_accepted(const MembershipMessage& message) {

@@ -13,11 +13,13 @@ using Standing = Membership::Standing;
 
 // Members whose messages arrive at once, unless the test holds them.
 struct MemberTalk {
-  explicit MemberTalk(int size) {
+  explicit MemberTalk(int size,
+                      Membership::Minority minority = Membership::Minority::kHolds) {
     Epoch epoch;
     for (int i = 0; i < size; ++i) epoch.members.push_back({uid(i), 0});
     for (int i = 0; i < size; ++i) {
-      members.push_back(std::make_unique<Membership>(epoch, uid(i), now));
+      members.push_back(std::make_unique<Membership>(epoch, uid(i), now,
+                                                     MembershipTiming{}, minority));
     }
     runs.assign(members.size(), true);
   }
@@ -36,6 +38,9 @@ struct MemberTalk {
         for (const Membership::Post& post : members[from]->take_posts()) {
           const auto to = static_cast<std::size_t>(post.to - uid(0));
           if (!runs[from] || !runs[to] || drop(static_cast<int>(from), post)) continue;
+          if (is_cut && side(static_cast<int>(from)) != side(static_cast<int>(to))) {
+            continue;
+          }
           any = true;
           members[to]->receive(uid(static_cast<int>(from)), post.message, now);
         }
@@ -58,6 +63,22 @@ struct MemberTalk {
     }
   }
 
+  // Separates the members into halves; each half finds the other one silent.
+  void cut() {
+    is_cut = true;
+    const int size = static_cast<int>(members.size());
+    for (int i = 0; i < size; ++i) {
+      for (int other = 0; other < size; ++other) {
+        if (side(i) != side(other)) {
+          (*this)[i].observe(uid(other), Evidence::kSilent, now);
+        }
+      }
+    }
+  }
+  bool side(int index) const {
+    return 2 * static_cast<std::size_t>(index) >= members.size();
+  }
+
   void kill(int index) { runs[static_cast<std::size_t>(index)] = false; }
   void tell_of_death(int index) {
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -68,6 +89,7 @@ struct MemberTalk {
   Membership::Time now{std::chrono::seconds(1)};
   std::vector<std::unique_ptr<Membership>> members;
   std::vector<bool> runs;
+  bool is_cut = false;
 };
 
 constexpr MembershipTiming kTiming;
@@ -311,6 +333,73 @@ TEST(membership, is_among_its_first_members) {
   epoch.members = {{1, 0}};
   CHECK_THROWS(Membership(epoch, 2, {}), std::invalid_argument,
                "must include this process");
+}
+
+TEST(membership, a_side_that_splits_founds_a_lineage) {
+  MemberTalk talk(4, Membership::Minority::kSplits);
+  talk.cut();
+  talk.pass(kTiming.split / 2);
+  for (const int i : {0, 1}) {
+    CHECK_EQ(talk[i].epoch().size(), 2);
+    CHECK_EQ(talk[i].epoch().lineage, Epoch::kPrimary);
+  }
+  for (const int i : {2, 3}) CHECK(talk[i].standing() == Standing::kHeld);
+  talk.pass(kTiming.split);
+  for (const int i : {2, 3}) {
+    CHECK(talk[i].standing() == Standing::kMember);
+    CHECK_EQ(talk[i].epoch().number, 1U);
+    CHECK(talk[i].epoch().lineage != Epoch::kPrimary);
+    CHECK(talk[i].epoch() == talk[2].epoch());
+    CHECK(talk[i].start_round(1000));
+  }
+  // Healed: neither side takes members of the other one.
+  talk.is_cut = false;
+  for (int i = 0; i < 4; ++i) talk[i].ask(talk.now);
+  talk.deliver();
+  talk.pass(kTiming.patience);
+  for (const int i : {0, 2}) {
+    CHECK_EQ(talk[i].epoch().size(), 2);
+    CHECK(talk[i].epoch() == talk[i + 1].epoch());
+    CHECK(talk[i].standing() == Standing::kMember);
+  }
+  CHECK(talk[0].epoch().lineage != talk[2].epoch().lineage);
+}
+
+TEST(membership, a_member_that_has_left_takes_no_part_in_decisions) {
+  MemberTalk talk(3, Membership::Minority::kSplits);
+  talk.runs = {false, false, true};
+  for (const int i : {0, 1}) {
+    talk[2].observe(MemberTalk::uid(i), Evidence::kSilent, talk.now);
+  }
+  talk.pass(kTiming.split);
+  talk.pass(2 * kTiming.gather);  // it has left, and waits for nobody
+  CHECK(talk[2].epoch().lineage != Epoch::kPrimary);
+  CHECK_EQ(talk[2].epoch().size(), 1);
+  talk.runs = {true, true, true};
+  talk[0].observe(MemberTalk::uid(2), Evidence::kStopped, talk.now);
+  talk.pass(2 * kTiming.patience);
+  for (const int i : {0, 1}) {
+    CHECK_EQ(talk[i].epoch().size(), 2);
+    CHECK(!talk[i].epoch().rank_of(MemberTalk::uid(2)));
+  }
+  CHECK_EQ(talk[2].epoch().size(), 1);
+}
+
+TEST(membership, an_excluded_member_that_splits_goes_on_alone) {
+  MemberTalk talk(3, Membership::Minority::kSplits);
+  talk.runs = {true, true, false};
+  for (const int i : {0, 1}) {
+    talk[i].observe(MemberTalk::uid(2), Evidence::kStopped, talk.now);
+  }
+  talk.pass(kTiming.patience);
+  CHECK_EQ(talk[0].epoch().size(), 2);
+  talk.runs = {true, true, true};
+  talk[2].ask(talk.now);
+  talk.deliver();
+  talk.pass(2 * kTiming.patience);
+  CHECK(talk[2].standing() == Standing::kMember);
+  CHECK_EQ(talk[2].epoch().size(), 1);
+  CHECK(talk[2].epoch().lineage != Epoch::kPrimary);
 }
 
 }  // namespace

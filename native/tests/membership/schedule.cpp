@@ -18,6 +18,8 @@ constexpr auto kBreaks = 2000ms;  // until it counts as broken
 constexpr auto kFaultsEnd = 1500ms;
 constexpr auto kAlone = 5s;
 constexpr auto kEndsWithin = 60s;  // of quiet
+// Members split soon, because all faults end soon.
+constexpr MembershipTiming kSplitsSoon{.split = 300ms};
 constexpr int kMessagesOfQuiet = 20'000;
 
 std::string text_of(const MemberSet& set) {
@@ -29,8 +31,8 @@ std::string text_of(const MemberSet& set) {
 }
 
 std::string text_of(const MembershipMessage& message) {
-  static const char* const names[] = {"?",       "SUSPECT", "GATHER", "REPORT",
-                                      "PREPARE", "ACK",     "NACK",   "COMMIT"};
+  static const char* const names[] = {"?",   "SUSPECT", "GATHER", "REPORT", "PREPARE",
+                                      "ACK", "NACK",    "COMMIT", "CLAIM"};
   std::ostringstream text;
   text << names[static_cast<int>(message.action)] << " after " << message.number
        << " ballot " << message.ballot.counter << "." << message.ballot.rank;
@@ -85,9 +87,10 @@ Schedule::FaultMix Schedule::draw_mix(Dice& dice) {
   return mix;
 }
 
-Schedule::Schedule(std::uint64_t seed, bool with_trace)
+Schedule::Schedule(std::uint64_t seed, bool with_trace, Minority minority)
     : seed_(seed),
       with_trace_(with_trace),
+      minority_(minority),
       dice_(seed),
       mix_(draw_mix(dice_)),
       quiet_at_(now_ + kFaultsEnd) {
@@ -98,9 +101,10 @@ Schedule::Schedule(std::uint64_t seed, bool with_trace)
   }
   nodes_.resize(at(mix_.size));
   for (int node = 0; node < mix_.size; ++node) {
-    nodes_[at(node)].membership =
-        std::make_unique<Membership>(first, first.members[at(node)].uid, now_);
+    nodes_[at(node)].membership = std::make_unique<Membership>(
+        first, first.members[at(node)].uid, now_, kSplitsSoon, minority_);
     nodes_[at(node)].installed = {first.id()};
+    nodes_[at(node)].lineages = {first.lineage};
     put(now_ + Span(dice_.below(100'000)), Change::kBeat, node);
   }
   schedule_faults();
@@ -327,6 +331,7 @@ void Schedule::run_rounds(int index) {
 void Schedule::settle(int index) {
   Node& node = nodes_[at(index)];
   check_install(index);
+  if (minority_ == Minority::kSplits) check_lineages(index);
   for (Membership::Post& post : node.membership->take_posts()) {
     const bool decides = post.message.action == MembershipAction::kPrepare ||
                          post.message.action == MembershipAction::kCommit;
@@ -372,19 +377,21 @@ void Schedule::check_install(int index) {
   ++epochs_;
   const std::uint64_t id = epoch.id();
   node.installed.push_back(id);
+  node.lineages.push_back(epoch.lineage);
   note(describe(index) + " installs epoch " + std::to_string(epoch.number) + " of " +
        std::to_string(epoch.size()) + " from round " +
        std::to_string(epoch.first_round));
   if (!epoch.rank_of(1000 + static_cast<Uid>(index))) {
     fail(describe(index) + " installs an epoch without itself");
   }
-  if (node.rounds.size() > epoch.first_round) {
+  if (epoch.lineage == Epoch::kPrimary && node.rounds.size() > epoch.first_round) {
     fail(describe(index) + " ran round " + std::to_string(node.rounds.size() - 1) +
          " before it installed the epoch of that round");
   }
   for (int other = 0; other < mix_.size; ++other) {
     const Node& them = nodes_[at(other)];
     if (!them.alive || them.installed.size() <= epoch.number) continue;
+    if (them.lineages[epoch.number] != epoch.lineage) continue;
     if (them.installed[epoch.number] != id) {
       fail(describe(index) + " and " + describe(other) + " have different epochs " +
            std::to_string(epoch.number));
@@ -392,7 +399,38 @@ void Schedule::check_install(int index) {
   }
 }
 
+// Two members of different lineages never count on each other: then neither takes the
+// other's messages. A member that is held may not know yet that it has been left.
+void Schedule::check_lineages(int index) const {
+  const Membership& one = *nodes_[at(index)].membership;
+  for (int other = 0; other < mix_.size; ++other) {
+    const Membership& two = *nodes_[at(other)].membership;
+    if (!nodes_[at(other)].alive || one.epoch().lineage == two.epoch().lineage)
+      continue;
+    const auto is_left = [](const Membership& member) {
+      return member.standing() == Membership::Standing::kHeld;
+    };
+    if (is_left(one) || is_left(two)) continue;
+    if (one.epoch().rank_of(1000 + static_cast<Uid>(other)) &&
+        two.epoch().rank_of(1000 + static_cast<Uid>(index))) {
+      fail(describe(index) + " and " + describe(other) +
+           " count on each other in different lineages");
+    }
+  }
+}
+
+// Returns whether each living member goes on, with the primary or without.
+bool Schedule::has_split_for_good() const {
+  if (in_flight_ > 0 || now_ < quiet_since_ + 3 * kBeat) return false;
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return !node.alive ||
+           (node.membership->standing() == Membership::Standing::kMember &&
+            !node.membership->is_deciding());
+  });
+}
+
 bool Schedule::is_settled() const {
+  if (minority_ == Minority::kSplits) return has_split_for_good();
   if (in_flight_ > 0 || now_ < quiet_since_ + 3 * kBeat) return false;
   for (int index = 0; index < mix_.size; ++index) {
     const Node& node = nodes_[at(index)];
@@ -411,6 +449,16 @@ void Schedule::check_end() {
          std::to_string(static_cast<int>(membership.standing())) +
          (membership.is_deciding() ? ", deciding" : "") + ", " +
          std::to_string(in_flight_) + " in flight");
+  }
+  if (minority_ == Minority::kSplits) {
+    for (int index = 0; index < mix_.size; ++index) {
+      if (!nodes_[at(index)].alive) continue;
+      check_lineages(index);
+      for (int other = 0; other < index; ++other) check_rounds(index, other);
+    }
+    if (!is_settled()) fail("no end");
+    if (quiet_messages_ > kMessagesOfQuiet) fail("too many messages");
+    return;
   }
   // The newest epoch that a living process has installed.
   int newest = -1;
@@ -462,6 +510,8 @@ void Schedule::check_rounds(int a, int b) const {
     if (node->membership->standing() != Membership::Standing::kMember) return;
   }
   if (one.membership->epoch() != two.membership->epoch()) return;
+  // Members of a lineage begin it in rounds of their own.
+  if (one.membership->epoch().lineage != Epoch::kPrimary) return;
   for (std::size_t round = 0; round < std::min(one.rounds.size(), two.rounds.size());
        ++round) {
     if (one.rounds[round] != two.rounds[round]) {

@@ -38,7 +38,10 @@ class Dice {
 
 class Schedule {
  public:
-  explicit Schedule(std::uint64_t seed, bool with_trace = false);
+  using Minority = Membership::Minority;
+
+  explicit Schedule(std::uint64_t seed, bool with_trace = false,
+                    Minority minority = Minority::kHolds);
 
   // Runs to the end. Throws ScheduleBroken.
   void run();
@@ -95,6 +98,7 @@ class Schedule {
     bool ticks = false;
     std::vector<Scheduled> held_back;      // arrived while it was stopped
     std::vector<std::uint64_t> installed;  // ids, by number
+    std::vector<std::uint64_t> lineages;   // likewise
     std::vector<std::uint64_t> rounds;     // the epoch's id of each round that was run
   };
 
@@ -120,6 +124,8 @@ class Schedule {
   void check_install(int node);
   bool is_settled() const;
   void check_end();
+  void check_lineages(int index) const;
+  bool has_split_for_good() const;
   void check_rounds(int a, int b) const;
 
   bool is_running(int node) const {
@@ -137,6 +143,7 @@ class Schedule {
 
   const std::uint64_t seed_;
   const bool with_trace_;
+  const Minority minority_;
   Dice dice_;
   const FaultMix mix_;
   Time now_{std::chrono::seconds(1)};

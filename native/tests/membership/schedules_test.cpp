@@ -25,7 +25,7 @@ constexpr std::uint64_t kSchedules = 500;
 constexpr std::uint64_t kSchedules = 10'000;
 #endif
 
-TEST(membership_schedules, keep_one_primary_and_end) {
+void run_schedules(Schedule::Minority minority) {
   const std::uint64_t only = number_from("MEMBERSHIP_SEED", 0);
   const std::uint64_t first = only == 0 ? 1 : only;
   const std::uint64_t count =
@@ -33,11 +33,11 @@ TEST(membership_schedules, keep_one_primary_and_end) {
   long long epochs = 0;
   long long messages = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    Schedule schedule(seed);
+    Schedule schedule(seed, false, minority);
     try {
       schedule.run();
     } catch (const ScheduleBroken& broken) {
-      Schedule again(seed, true);
+      Schedule again(seed, true, minority);
       try {
         again.run();
       } catch (const ScheduleBroken&) {
@@ -53,6 +53,14 @@ TEST(membership_schedules, keep_one_primary_and_end) {
               static_cast<unsigned long long>(count), epochs, messages);
   // Few schedules need no decision at all.
   CHECK(only != 0 || epochs > static_cast<long long>(count));
+}
+
+TEST(membership_schedules, keep_one_primary_and_end) {
+  run_schedules(Schedule::Minority::kHolds);
+}
+
+TEST(membership_schedules, keep_lineages_apart_and_go_on) {
+  run_schedules(Schedule::Minority::kSplits);
 }
 
 TEST(membership_schedules, follow_from_their_seeds) {
