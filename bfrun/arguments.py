@@ -216,6 +216,15 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
         help="with --on-failure continue: start lost ranks again; they join the "
         "running job if bluecomm.elastic.run calls the training",
     )
+    group.add_argument(
+        "--partition",
+        choices=("primary", "both"),
+        default="primary",
+        help="with --respawn: the ranks that train on while the network is cut; with "
+        "'both', those of all sides, which join each other again when the network has "
+        "healed, see docs/survival.md (default: %(default)s, the side that has more "
+        "than half of the ranks)",
+    )
 
 
 def add_growth(group: argparse._ArgumentGroup) -> None:

@@ -13,6 +13,7 @@ Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 Encryption = Literal["off", "auth", "full"]
 BindTo = Literal["core", "numa", "none"]
 OnFailure = Literal["end", "continue"]
+Partition = Literal["primary", "both"]
 
 
 def _working_folder() -> str:
@@ -76,6 +77,8 @@ class LaunchConfig:
             ``elastic_timeout_s``; None means 1.
         elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
         respawn: With ``continue``, start lost ranks again; they join the running job.
+        partition: With ``respawn``, which ranks train on while the network is cut:
+            those of the ``primary`` side, or of ``both`` sides.
         max_np: With ``continue``, the number of ranks up to which the job grows into
             free slots; None means the number of slots.
         host_discovery_script: With ``continue``, a program that prints the hosts which
@@ -123,6 +126,7 @@ class LaunchConfig:
     min_np: int | None = None
     elastic_timeout_s: float = 600.0
     respawn: bool = False
+    partition: Partition = "primary"
     max_np: int | None = None
     host_discovery_script: str | None = None
     detached_limit_s: float | None = None

@@ -9,6 +9,7 @@ above all others (docs/survival.md).
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ class _Generation:
     number: int
     size: int
     newcomers: set[int]
+    # Whether a lineage becomes the primary by it, as the primary is lost.
+    adopts: bool
     # The ranks that take part and have not ended, newcomers among them.
     ranks: set[int]
     records: dict[int, Any] = field(default_factory=dict)
@@ -49,13 +52,31 @@ class Admissions:
         # Ranks that can let in newcomers with numbers above all others.
         self._growing: set[int] = set()
         self._waiting: set[int] = set()
+        # Ranks that train in a lineage of their own, with its name. They wait, too.
+        self._apart: dict[int, str] = {}
+        # Ranks of which nobody knows yet in which lineage they train.
+        self._unsure: set[int] = set()
+        # Ranks that have said so since they have joined.
+        self._told: set[int] = set()
+        # The generation in which each rank trains, if it is not the first one.
+        self._generation_of: dict[int, int] = {}
+        self._has_finished = False
         self._current: _Generation | None = None
         self._number = 0
 
     @property
     def is_possible(self) -> bool:
         """Whether all ranks that take part can let newcomers in."""
-        return bool(self.present) and self.present <= self._willing
+        return (
+            bool(self.present)
+            and self.present <= self._willing
+            and not self._unsure & self.present
+        )
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """The ranks that train in a lineage of their own."""
+        return frozenset(self._apart)
 
     @property
     def may_grow(self) -> bool:
@@ -100,6 +121,51 @@ class Admissions:
             self._waiting.add(rank)
         return self._invite()
 
+    def doubt(self, rank: int) -> None:
+        """Note that others have excluded a rank, which will say how it goes on."""
+        if rank in self.present - self._told:
+            self._unsure.add(rank)
+
+    def split(
+        self, rank: int, lineage: str, generation: int, members: Collection[int]
+    ) -> Answers:
+        """Note that a rank trains in a lineage of its own, and waits to join again.
+
+        Args:
+            rank: The rank.
+            lineage: Name of the lineage.
+            generation: The generation that it has left by this.
+            members: The ranks that have begun the lineage.
+        """
+        current = self._current
+        if current is not None and generation == current.number:
+            if not current.is_open:
+                return self._cancel(f"rank {rank} cannot reach the others")
+            # It goes on in a world that has split at once.
+            current.ranks.discard(rank)
+            current.newcomers.discard(rank)
+            self._generation_of[rank] = generation
+            self._leave(rank, lineage, members)
+            return self._finish(current)
+        if generation != self._generation_of.get(rank, 0):
+            return []  # it has left that world
+        if current is None or rank not in current.ranks:
+            self._leave(rank, lineage, members)
+            return self._invite()
+        if current.is_open:
+            return []  # it changes to a world that need not have split
+        self._leave(rank, lineage, members)
+        current.newcomers.discard(rank)
+        return self._cancel(f"rank {rank} trains apart from the others")
+
+    def _leave(self, rank: int, lineage: str, members: Collection[int]) -> None:
+        self.present.discard(rank)
+        self._unsure.discard(rank)
+        self._apart[rank] = lineage
+        self._told.add(rank)
+        self._unsure |= self.present & set(members) - self._told
+        self._waiting.add(rank)
+
     def publish(self, rank: int, generation: int, record: Any) -> Answers:
         """Take a rank's record for a generation; answer all after the last record."""
         current = self._current
@@ -134,18 +200,29 @@ class Admissions:
         if current is None or generation != current.number:
             return False, []
         current.moved.add(rank)
+        if rank in current.ranks:
+            self._generation_of[rank] = generation
+            self._told.discard(rank)
         has_joined = rank in current.newcomers and rank in current.ranks
         if has_joined:
             self.present.add(rank)
+            self._apart.pop(rank, None)
         return has_joined, self._finish(current)
 
-    def ended(self, rank: int) -> Answers:
-        """Note that a rank or a newcomer has ended."""
+    def ended(self, rank: int, has_finished: bool = False) -> Answers:
+        """Note that a rank or a newcomer has ended; perhaps its training has, too."""
+        self._has_finished |= has_finished and rank in self.present
         self.present.discard(rank)
+        self._apart.pop(rank, None)
+        self._unsure.discard(rank)
+        self._generation_of.pop(rank, None)
+        self._told.discard(rank)
         self._willing.discard(rank)
         self._growing.discard(rank)
         self._waiting.discard(rank)
         current = self._current
+        if current is None and self._apart:
+            return self._invite()  # perhaps it has waited for this rank
         if current is None or rank not in current.ranks:
             return []
         current.ranks.discard(rank)
@@ -154,33 +231,71 @@ class Admissions:
             return self._finish(current)
         if not current.has_met:
             return self._cancel(f"rank {rank} has ended")
-        if not current.newcomers:
+        if not (current.newcomers or current.adopts):
             return self._cancel("no newcomer is left")
         return self._open(current)
 
     def _invite(self) -> Answers:
         """Begin a generation if newcomers wait; other ranks may be missing."""
-        if self._current is not None or not self.is_possible:
+        if self._current is not None:
+            return []
+        adopts = self._adopt()
+        if not self.is_possible:
             return []
         size = self.size
         # A rank without a record cannot be missing, so new numbers come in turn.
         while size in self._waiting and self.may_grow:
             size += 1
-        newcomers = {rank for rank in self._waiting if rank < size}
-        if not newcomers:
+        newcomers = {
+            rank
+            for rank in self._waiting
+            if rank < size and (rank not in self._apart or rank in self._willing)
+        }
+        if not (newcomers or adopts):
             return []
         everybody = self.present | newcomers
         missing = [rank for rank in range(size) if rank not in everybody]
         self._number += 1
         self._waiting -= newcomers
-        self._current = _Generation(self._number, size, newcomers, everybody)
+        self._current = _Generation(self._number, size, newcomers, adopts, everybody)
         invite = Invite(
             generation=self._number,
             newcomers=sorted(newcomers),
             stays=[-1 if r in missing else self._stays[r] for r in range(size)],
             missing=missing,
+            sides=self._sides(newcomers, size),
         )
         return [(sorted(everybody), invite)]
+
+    def _adopt(self) -> bool:
+        """Have the largest lineage be the primary if all of its ranks are lost.
+
+        If they have finished, the training is over, and nothing takes its place.
+        """
+        if self.present or self._has_finished or not self._apart:
+            return False
+        ranks: dict[str, set[int]] = {}
+        for rank, lineage in self._apart.items():
+            ranks.setdefault(lineage, set()).add(rank)
+        largest = max(ranks.values(), key=lambda those: (len(those), -min(those)))
+        if not largest <= self._willing:
+            return False
+        for rank in largest:
+            del self._apart[rank]
+        self._waiting -= largest
+        self.present |= largest
+        return True
+
+    def _sides(self, newcomers: set[int], size: int) -> list[int]:
+        """Return the side of a partition of each rank; empty without a partition."""
+        lineages = sorted({self._apart[r] for r in newcomers if r in self._apart})
+        if not lineages:
+            return []
+        number = {lineage: side for side, lineage in enumerate(lineages, 1)}
+        return [
+            number[self._apart[rank]] if rank in newcomers & self._apart.keys() else 0
+            for rank in range(size)
+        ]
 
     def _open(self, current: _Generation) -> Answers:
         if current.is_open or not current.ranks <= current.ready:

@@ -48,6 +48,7 @@ from bfrun.frames.rank_to_driver import (
     JoinRecord,
     Pending,
     Publish,
+    RankApart,
     RankExcluded,
     Result,
     Stall,
@@ -56,6 +57,11 @@ from bfrun.frames.rank_to_driver import (
 )
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
+from bfrun.wording import format_ranks
+
+# An excluded rank must have said that it trains on within this time after the network
+# has healed.
+_SPLIT_S = 60.0
 
 
 class RankSupervisor:
@@ -94,6 +100,9 @@ class RankSupervisor:
         self._warnings: set[str] = set()
         # Since when fewer ranks are left than the user wants.
         self._too_few_since: float | None = None
+        # When others have excluded ranks that may train on apart, and what they said.
+        self._doubted_at: dict[int, tuple[float, RankExcluded]] = {}
+        self._lineages: set[str] = set()
         # When the processes of lost ranks are killed, by rank.
         self._kill_at: dict[int, float] = {}
         self._records = RecordTable(plan.world_size, config.start_timeout_s)
@@ -173,6 +182,7 @@ class RankSupervisor:
         """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
         self._kill_lost(now)
+        self._exclude_doubted(now)
         self._count(now)
         self.starts.give_up()
         if not (self._ends or self.membership.ending):
@@ -239,7 +249,9 @@ class RankSupervisor:
                 self.starts.finished(frame.rank)
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
-            self._router.answer(self._admissions.ended(frame.rank))
+            self._doubted_at.pop(frame.rank, None)
+            has_finished = isinstance(frame, RankFinished)
+            self._router.answer(self._admissions.ended(frame.rank, has_finished))
 
     def _on_lost(self, frame: RankLost, noticed_after_s: float) -> None:
         """Let the other ranks go on without a rank, or start the end of the job."""
@@ -342,9 +354,39 @@ class RankSupervisor:
         is_this = is_running and said.stay == membership.members[said.rank].stay
         if teller not in membership.remaining or not is_this:
             return
+        if self._config.partition == "both" and said.cause != "stopped":
+            # It says so itself if it trains on. Others that train apart do not know.
+            if not {teller, said.rank} & self._admissions.apart:
+                self._admissions.doubt(said.rank)
+                self._doubted_at.setdefault(said.rank, (time.monotonic(), said))
+            return
+        self._exclude(said)
+
+    def _exclude(self, said: RankExcluded) -> None:
         self._announce(self.membership.excluded(said.rank, said.cause, said.seconds))
         if said.rank in self._kill_at:
             self._kill_at[said.rank] = 0.0
+
+    def _exclude_doubted(self, now: float) -> None:
+        """Kill excluded ranks that have not said for long that they train on."""
+        limit_s = self._config.link_timeout_s + _SPLIT_S
+        for at, said in list(self._doubted_at.values()):
+            if now >= at + limit_s:
+                del self._doubted_at[said.rank]
+                self._exclude(said)
+
+    def _on_apart(self, rank: int, said: RankApart) -> None:
+        """Have a rank join again that trains on apart from the others."""
+        self._doubted_at.pop(rank, None)
+        if said.lineage not in self._lineages:
+            self._lineages.add(said.lineage)
+            self._say(
+                f"bfrun: {format_ranks(said.members, noun=True)} could not reach the "
+                f"others, and trained on in the lineage {said.lineage}"
+            )
+        self._router.answer(
+            self._admissions.split(rank, said.lineage, said.generation, said.members)
+        )
 
     def _on_inspection(self, frame: Inspection) -> None:
         self._stalls.inspected(frame.id, frame.ranks)
@@ -377,6 +419,8 @@ class RankSupervisor:
             self._announce(self.membership.failing(rank, said))
         elif isinstance(said, RankExcluded):
             self._on_excluded(rank, said)
+        elif isinstance(said, RankApart):
+            self._on_apart(rank, said)
         elif isinstance(said, ThreadFailed):
             self._announce(self.membership.damaged(rank, said.thread, said.error))
         elif isinstance(said, Stall):

@@ -136,6 +136,7 @@ class StartFrames:
             trace=config.timeline_filename is not None,
             survives_losses=config.on_failure == "continue",
             respawns=config.respawn,
+            splits=config.partition == "both",
             grows=config.may_grow,
             stay=stay,
         )

@@ -33,6 +33,7 @@ class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
     trace: bool = False
     survives_losses: bool = False
     respawns: bool = False
+    splits: bool = False
     grows: bool = False
     stay: int = 0
     socket_dir: str = ""

@@ -97,13 +97,16 @@ class Invite(Frame, kind="invite", route=DRIVER_TO_RANK):
 
     ``stays`` is the ``stay`` of each rank's process in that generation, or -1 for the
     ranks in ``missing``, which take no part. It has an entry for each rank, of which
-    there may be more than in the generation before.
+    there may be more than in the generation before. ``sides`` has the side of a
+    partition on which each rank has trained: 0 for the primary and for new processes.
+    It is empty if there was no partition. Ranks of other sides are newcomers, too.
     """
 
     generation: int
     newcomers: list[int]
     stays: list[int]
     missing: list[int]
+    sides: list[int]
 
 
 class JoinTable(Frame, kind="join_table", route=DRIVER_TO_RANK):

@@ -58,6 +58,18 @@ class RankExcluded(Frame, kind="excluded", route=RANK_TO_DRIVER):
     stay: int = 0
 
 
+class RankApart(Frame, kind="apart", route=RANK_TO_DRIVER):
+    """The rank trains on in a lineage of its own, because it cannot reach the others.
+
+    ``members`` are the ranks that began the lineage together, and ``generation`` is the
+    world that they have left. The driver invites them to the next generation.
+    """
+
+    lineage: str
+    generation: int
+    members: list[int]
+
+
 class Stall(Frame, kind="stall", route=RANK_TO_DRIVER):
     """The rank has waited long in an operation, and asks what all ranks are doing."""
 

@@ -68,9 +68,14 @@ def check_failures(config: LaunchConfig) -> None:
     Raises:
         LaunchError: ``--min-np`` or ``--respawn`` was given without ``--on-failure
             continue``, ``--min-np`` is not between 1 and the number of ranks, or
-            ``--respawn`` was given with a timeline.
+            ``--respawn`` was given with a timeline; or ``--partition both`` was given
+            without ``--respawn``, or for a job that grows.
     """
-    given = {"--min-np": config.min_np is not None, "--respawn": config.respawn}
+    given = {
+        "--min-np": config.min_np is not None,
+        "--respawn": config.respawn,
+        "--partition both": config.partition == "both",
+    }
     if any(given.values()) and config.on_failure != "continue":
         name = next(name for name, is_given in given.items() if is_given)
         raise LaunchError(
@@ -88,6 +93,21 @@ def check_failures(config: LaunchConfig) -> None:
         raise LaunchError(
             "--respawn does not go with a timeline yet, which has one process for each "
             "rank; leave one of the two out"
+        )
+    if config.partition == "both":
+        _check_partition(config)
+
+
+def _check_partition(config: LaunchConfig) -> None:
+    if config.may_grow:
+        raise LaunchError(
+            "--partition both does not go with --max-np and --host-discovery-script "
+            "yet; leave one of them out"
+        )
+    if not config.respawn:
+        raise LaunchError(
+            "--partition both needs --respawn, because after a partition the ranks of "
+            "the other sides join the job again as lost ranks do; add --respawn"
         )
 
 

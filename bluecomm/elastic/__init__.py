@@ -12,6 +12,7 @@ from bluecomm.elastic.events import events, members
 from bluecomm.elastic.notice import should_stop
 from bluecomm.elastic.restart import run
 from bluecomm.elastic.sampler import ElasticSampler
+from bluecomm.elastic.saving import lineage, may_save, save
 from bluecomm.elastic.state import HostsUpdatedInterrupt, ObjectState, State
 from bluecomm.elastic.torch_state import TorchState
 from bluecomm.errors import HorovodInternalError
@@ -26,7 +27,10 @@ __all__ = [
     "State",
     "TorchState",
     "events",
+    "lineage",
+    "may_save",
     "members",
     "run",
+    "save",
     "should_stop",
 ]

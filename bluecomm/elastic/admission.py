@@ -43,6 +43,8 @@ _log = logging.getLogger("bluecomm")
 _NAME = "elastic.generation"
 # How long the end of a training waits for the threads that make or end a generation.
 _JOIN_S = 5.0
+# How long after a failed attempt a rank lets others in again.
+_AGAIN_S = 5.0
 
 
 @contextlib.contextmanager
@@ -86,6 +88,7 @@ class Admission:
         self._next: NextGeneration | None = None
         self._threads: list[threading.Thread] = []
         self._must_leave = False
+        self._has_ended = threading.Event()
         self._feed = agent.open_feed()
 
     def open(self) -> None:
@@ -97,6 +100,7 @@ class Admission:
 
     def close(self) -> None:
         """Let no more newcomers in, and end a generation that is being made."""
+        self._has_ended.set()
         with contextlib.suppress(BluecommError):  # the reading thread reports it
             self._agent.send(Admits(willing=False))
         self._feed.listen(None)
@@ -155,7 +159,11 @@ class Admission:
             CommunicationTimeout: The ranks have not agreed in time.
             BluecommError: The donor has been lost.
         """
-        agreement = Regrouping(_for_agreement(world), _NAME, lead=1, opens=True)
+        rendezvous = world.rendezvous
+        assert isinstance(rendezvous, GenerationRendezvous)
+        agreement = Regrouping(
+            _for_agreement(world), _NAME, lead=1, opens=True, sides=rendezvous.sides
+        )
         self._agent.send(JoinReady(generation=world.assignment.epoch))
         left = agreement.begin_round(agreement.first())
         assert left is not None
@@ -176,7 +184,7 @@ class Admission:
         earlier = [] if before is None else before.world.members.events
         world.members.take_over(earlier, newcomers)
         begin_generation(left)
-        _hand_over(self._state, world, newcomers, left)
+        _hand_over(self._state, world, rendezvous, left)
         self._agent.send(Joined(generation=rendezvous.generation))
         _log.log(
             logging.WARNING if world.rank == left[0] else logging.INFO,
@@ -225,7 +233,7 @@ class Admission:
         known = {peer.rank: dataclasses.asdict(peer) for peer in peers}
         rendezvous = GenerationRendezvous(base, invite, self._agent.open_feed(), known)
         self._next = NextGeneration(
-            rendezvous, self._agent, self._state, self._counting
+            rendezvous, self._agent, self._state, self._counting, self._has_ended
         )
         self._threads.append(self._next.thread)
 
@@ -238,6 +246,7 @@ class NextGeneration:
         agent: Connection to the launcher.
         state: The state whose checks are counted.
         counting: Held while a check is counted.
+        has_ended: Set when the training has ended.
 
     Attributes:
         agreement: The agreement, once it has begun.
@@ -250,6 +259,7 @@ class NextGeneration:
         agent: AgentConnection,
         state: ObjectState,
         counting: threading.Lock,
+        has_ended: threading.Event,
     ) -> None:
         self.generation = rendezvous.generation
         self.agreement: Regrouping | None = None
@@ -258,6 +268,7 @@ class NextGeneration:
         self._agent = agent
         self._state = state
         self._counting = counting
+        self._has_ended = has_ended
         # Set when the launcher has opened or cancelled the generation.
         self._is_decided = threading.Event()
         self._is_cancelled = False
@@ -288,6 +299,11 @@ class NextGeneration:
             self._rendezvous.close()
             with contextlib.suppress(BluecommError):
                 self._agent.send(Admits(willing=False))
+                if self._rendezvous.assignment.splits:
+                    # The network may be cut again, but heal later.
+                    has_ended = self._has_ended.wait(_AGAIN_S)
+                    if not (has_ended or refuses_newcomers()):
+                        self._agent.send(Admits(willing=True))
             return
         self._is_decided.wait()
         with self._counting:
@@ -299,6 +315,7 @@ class NextGeneration:
                     lead=1,
                     begun=self._state.begun_checks,
                     opens=True,
+                    sides=self._rendezvous.sides,
                 )
                 return
         everybody.world.retire()
@@ -311,12 +328,23 @@ def _for_agreement(world: World) -> Communicator:
 
 
 def _hand_over(
-    state: ObjectState, world: World, newcomers: Sequence[int], left: Sequence[int]
+    state: ObjectState,
+    world: World,
+    rendezvous: GenerationRendezvous,
+    left: Sequence[int],
 ) -> None:
-    """Give the newcomers the state of the lowest rank that is no newcomer."""
+    """Give the newcomers the state of the lowest rank that is no newcomer.
+
+    Ranks that have trained apart keep their models, and the donor's state says how far
+    the training is.
+    """
+    newcomers = rendezvous.newcomers
     takers = [rank for rank in newcomers if rank in left]
     donors = [rank for rank in left if rank not in newcomers]
+    keeps = world.rank in rendezvous.returning
     if not donors:
+        if keeps:
+            return  # it is cut off once more, and goes on as before
         raise PeerLostError(
             f"elastic.run on rank {world.rank}: all ranks with the state are lost",
             rank=world.rank,
@@ -328,7 +356,7 @@ def _hand_over(
         return
     group = Communicator(world, ranks, owner="elastic.hand_over")
     try:
-        state.hand_over(group, donor, "elastic.hand_over")
+        state.hand_over(group, donor, "elastic.hand_over", keeps=keeps)
     except BluecommError as error:
         if world.rank != donor:
             raise

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bluecomm.elastic.sampler import ElasticSampler
+from bluecomm.elastic.snapshot import snapshot
 from bluecomm.ops.objects import allgather_object, broadcast_object
 from bluecomm.optim.hooks.model_hooks import without_copies
 from bluecomm.optim.optimizer_state import broadcast_to_begin_anew
@@ -48,6 +49,22 @@ class Handler(abc.ABC, Generic[_Value]):
             name: Prefix of the operations' names, the same on all ranks.
         """
 
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        """Give newcomers the donor's content.
+
+        All of them take part in the same calls, so a rank that keeps its own content
+        gets the donor's, too, and puts back what it keeps.
+
+        Args:
+            group: The donor and the newcomers.
+            donor: Number of the donor in the world.
+            name: Prefix of the operations' names, the same on all ranks.
+            keeps: Whether this newcomer keeps the results of its own training.
+        """
+        self.sync(group, donor, name)
+
     def reset(self) -> None:
         """Adapt to the ranks that are left. Does nothing by default."""
 
@@ -64,6 +81,14 @@ class ModelHandler(Handler[nn.Module]):
     def sync(self, group: Communicator, root: int, name: str) -> None:
         broadcast_parameters(self.read(), root, process_set=group)
 
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        mine = snapshot(self.read()) if keeps else None
+        self.sync(group, donor, name)
+        if mine is not None:
+            self.load(mine)
+
 
 class OptimizerHandler(Handler[torch.optim.Optimizer]):
     """Handles a plain or a distributed optimizer.
@@ -76,6 +101,15 @@ class OptimizerHandler(Handler[torch.optim.Optimizer]):
     def sync(self, group: Communicator, root: int, name: str) -> None:
         broadcast_to_begin_anew(self.value, root, group)
 
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        mine = snapshot(self.read()["state"]) if keeps else None
+        self.sync(group, donor, name)
+        if mine is not None:
+            # The options and the round are the donor's, such as momentum is its own.
+            self.load({**self.read(), "state": mine})
+
 
 class SamplerHandler(Handler[ElasticSampler]):
     """Handles a sampler. All ranks go to the furthest position of any of them."""
@@ -87,6 +121,13 @@ class SamplerHandler(Handler[ElasticSampler]):
         epoch = states[group.ranks.index(root)]["epoch"]
         positions = [s["processed_num"] for s in states if s["epoch"] == epoch]
         self.load({"epoch": epoch, "processed_num": max(positions)})
+
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        # The other ranks of the primary are where the donor is.
+        state = broadcast_object(self.read(), donor, name, process_set=group)
+        self.load(state)
 
     def reset(self) -> None:
         self.value.reset()

@@ -203,7 +203,9 @@ class ObjectState(State):
         )
         self.save()
 
-    def hand_over(self, group: Communicator, donor: int, name: str) -> None:
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, *, keeps: bool = False
+    ) -> None:
         """Give newcomers the state of the donor.
 
         Collective among the donor and the newcomers.
@@ -212,6 +214,8 @@ class ObjectState(State):
             group: The donor and the newcomers.
             donor: Number of the donor in the world.
             name: Prefix of the operations' names, the same on all of them.
+            keeps: Whether this newcomer keeps its own models, as it has trained apart
+                from the donor.
 
         Raises:
             MismatchError: The newcomer's state has other attributes.
@@ -220,7 +224,7 @@ class ObjectState(State):
         remedy = "Start newcomers with the script that the other ranks run"
         operation = f"{self._kind}.hand_over"
         check_agreement(group, operation, self._facts(), remedy, name=name)
-        self.sync_parts(group, donor, name)
+        self.hand_over_parts(group, donor, name, keeps)
         is_donor = group.world.rank == donor
         mine = (self._commits, self._checks, self._pickled() if is_donor else {})
         self._commits, self._checks, pickled = broadcast_object(
@@ -239,6 +243,12 @@ class ObjectState(State):
 
     def sync_parts(self, group: Communicator, root: int, name: str) -> None:
         """Give all ranks of a group the root's parts that are not plain attributes."""
+
+    def hand_over_parts(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        """Give newcomers the donor's parts; one that keeps its own takes the rest."""
+        self.sync_parts(group, donor, name)
 
     def _newest(self, group: Communicator, name: str) -> int:
         """Return the rank with the newest commit, and take over the numbers."""

@@ -111,13 +111,15 @@ class TorchState(ObjectState):
             _load(handler, snapshot(self._saved_parts[name]))
         super().restore()
 
-    def hand_over(self, group: Communicator, donor: int, name: str) -> None:
+    def hand_over(
+        self, group: Communicator, donor: int, name: str, *, keeps: bool = False
+    ) -> None:
         """Give newcomers the state of the donor; see ``ObjectState.hand_over``."""
         if group.world.rank != donor:
             # Nobody goes back to a newcomer's first state, so the copy of the new one
             # takes its memory. The other ranks wait for the newcomer meanwhile.
             self._spare_parts, self._saved_parts = self._saved_parts, {}
-        super().hand_over(group, donor, name)
+        super().hand_over(group, donor, name, keeps=keeps)
 
     def reset(self) -> None:
         """Share out the rest of the samplers' epochs among the ranks that are left."""
@@ -167,6 +169,14 @@ class TorchState(ObjectState):
         """Give all ranks of a group the root's models, optimizers and others."""
         for key, handler in self._handlers.items():
             handler.sync(group, root, f"{name}.{key}")
+        self._was_synced = True
+
+    def hand_over_parts(
+        self, group: Communicator, donor: int, name: str, keeps: bool
+    ) -> None:
+        """Give newcomers the donor's parts; one that keeps its own takes the rest."""
+        for key, handler in self._handlers.items():
+            handler.hand_over(group, donor, f"{name}.{key}", keeps)
         self._was_synced = True
 
     def _facts(self) -> dict[str, str]:

@@ -69,6 +69,9 @@ class Algorithm:
     flat_gradients = False
     # Whether the other ranks can go on when one is lost.
     survives_losses = False
+    # Whether ranks that are cut off from each other may all train on, and mix their
+    # models once they reach each other again.
+    trains_apart = False
     # Whether it can go on in another generation, with newcomers; see ``move``.
     admits_newcomers = False
     # Whether a rank can go on with a copy of another rank's state, as newcomers do. If

@@ -24,6 +24,7 @@ from bluecomm.optim.registry import (
     get_algorithm,
     name_of,
     names_that_survive_losses,
+    names_that_train_apart,
 )
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator
@@ -171,6 +172,12 @@ def _check_survives(kind: type[Algorithm], comm: Communicator) -> None:
             f"DistributedOptimizer: bfrun --on-failure continue does not cover the "
             f"algorithm {name_of(kind)} yet; use one of "
             f"{', '.join(names_that_survive_losses())}"
+        )
+    if comm.world.assignment.splits and not kind.trains_apart:
+        raise ValueError(
+            "DistributedOptimizer: bfrun --partition both does not cover the algorithm "
+            f"{name_of(kind)}, whose ranks must have equal models or windows; use one "
+            f"of {', '.join(names_that_train_apart())}, or --partition primary"
         )
 
 

@@ -73,3 +73,8 @@ def name_of(algorithm: type[Algorithm]) -> str:
 def names_that_survive_losses() -> list[str]:
     """Return the names of the algorithms that go on without lost ranks, sorted."""
     return sorted(name for name, known in _algorithms.items() if known.survives_losses)
+
+
+def names_that_train_apart() -> list[str]:
+    """Return the names of the algorithms for ``bfrun --partition both``, sorted."""
+    return sorted(name for name, known in _algorithms.items() if known.trains_apart)

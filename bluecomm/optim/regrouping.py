@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -44,6 +45,9 @@ class Regrouping:
         begun: The last round that this rank has begun.
         opens: Whether the ranks also agree on a first round before any rank has gone.
             They have agreed once all of them have made the object.
+        sides: The side of a partition on which each rank has trained, from 0. The ranks
+            of a side agree on a first round of their own, as the sides have begun
+            different numbers of rounds. Empty if there is only one side.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Regrouping:
         *,
         begun: int = 0,
         opens: bool = False,
+        sides: Sequence[int] = (),
     ) -> None:
         self._comm = comm
         self._name = name
@@ -61,6 +66,8 @@ class Regrouping:
         self._members = comm.world.members
         self._changed = threading.Condition()
         self._opens = opens
+        self._sides = max(sides, default=0) + 1
+        self._side = sides[comm.world.rank] if sides else 0
         self._round = begun  # the last round that this rank has begun
         self._bound: int | None = None  # rounds from here on wait for a decision
         # Number of ranks that had gone when it last proposed; -1 if that has failed.
@@ -160,9 +167,12 @@ class Regrouping:
         if group is None:
             group = Communicator(world, ranks, owner=f"{self._name}.{count}")
             self._groups[count] = group
+        # Each side has a row, in which the other sides take no part.
+        told = torch.zeros(self._sides, 1 + count, dtype=torch.int64)
+        told[self._side] = torch.tensor([begun, *known])
         try:
             handle = allreduce_nonblocking(
-                torch.tensor([begun, *known]),
+                told,
                 op=Max,
                 name=f"{self._name}.regroup",
                 process_set=group,
@@ -184,7 +194,7 @@ class Regrouping:
     def _take(self, count: int, handle: Handle[torch.Tensor]) -> None:
         """Take the decision of an agreement, unless a member was lost meanwhile."""
         try:
-            begun, *known = handle.wait().tolist()
+            begun, *known = handle.wait()[self._side].tolist()
         except BluecommError as error:
             self._ask_again(count, error)
             return

@@ -54,6 +54,7 @@ def make_engine(
         eager_bytes=config.eager_bytes,
         staging_bytes=config.shm_staging_bytes,
         survives_losses=assignment.survives_losses,
+        splits=assignment.splits,
         memory=memory,
         recorder=recorder,
         mpi=mpi_session(config, rendezvous),

@@ -13,8 +13,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from bfrun.frames.rank_to_driver import RankExcluded
+from bfrun.frames.rank_to_driver import RankApart, RankExcluded
+from bfrun.wording import format_ranks
 from bluecomm.errors import BluecommError
+from bluecomm.runtime.members import PRIMARY
 
 if TYPE_CHECKING:
     from bluecomm._native import Engine, MemberChange
@@ -100,11 +102,15 @@ class MemberFeed:
     def _take(self, change: MemberChange) -> None:
         if change["kind"] == "gone":
             self._remove(change)
+        elif change["kind"] == "split":
+            self._split(change["cause"])
         elif change["kind"] == "held":
+            self._world.members.is_held = True
             self._held_since = time.monotonic()
         elif change["kind"] == "released":
+            self._world.members.is_held = False
             self._held_since = None
-            if self._has_warned:
+            if self._has_warned and self._world.members.lineage == PRIMARY:
                 _log.warning("rank %d reaches the others again", self._world.rank)
             self._has_warned = False
         else:
@@ -114,9 +120,10 @@ class MemberFeed:
 
     def _remove(self, change: MemberChange) -> None:
         rank, cause = change["rank"], change["cause"]
-        if cause in _EXCLUDED:
+        splits = self._world.rendezvous.assignment.splits
+        if cause in _EXCLUDED or (splits and cause == ""):
             self._tell_launcher(change)
-        else:
+        elif cause != "apart":
             with self._reported:
                 self._reported.wait_for(
                     lambda: rank in self._reports or self._closing, _REASON_S
@@ -124,6 +131,26 @@ class MemberFeed:
         kind = "finished" if cause == "left" else "lost"
         kind, text = self._reports.get(rank, (kind, change["text"]))
         self._world.members.remove(rank, kind, text)
+
+    def _split(self, lineage: str) -> None:
+        """Go on with the ranks that are left, and have the launcher know."""
+        world = self._world
+        left = world.members.left
+        text = (
+            f"rank {world.rank} cannot reach the other ranks; it trains on in the "
+            f"lineage {lineage}, which has {format_ranks(left, noun=True)}"
+        )
+        _log.log(logging.WARNING if world.rank == left[0] else logging.INFO, "%s", text)
+        world.members.split(lineage, text)
+        agent = world.rendezvous.agent
+        if agent is not None:
+            frame = RankApart(
+                lineage=lineage,
+                generation=world.rendezvous.assignment.epoch,
+                members=list(left),
+            )
+            with contextlib.suppress(BluecommError):  # its reading thread reports it
+                agent.send(frame)
 
     def _tell_launcher(self, change: MemberChange) -> None:
         agent = self._world.rendezvous.agent

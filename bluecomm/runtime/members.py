@@ -21,7 +21,9 @@ class MemberEvent:
             ``"regrouped"``: an optimizer's graph has only the ranks that are left;
             ``"epoch"``: collectives of all ranks go on among the ranks that are left;
             ``"joined"``: a rank that was started while the job ran takes part from
-            now on.
+            now on, or one that has trained apart takes part again; ``"split"``: this
+            rank and those in ``left`` could not reach the others and train on without
+            them, in a lineage of their own.
         time_s: Time of the event, as ``time.time()`` gives it.
         rank: The rank that has gone or joined; -1 if the event is about no rank.
         text: The event, as a sentence.
@@ -35,6 +37,10 @@ class MemberEvent:
     left: tuple[int, ...]
 
 
+# Name of the lineage of the ranks that may save the model.
+PRIMARY = "primary"
+
+
 class Members:
     """The ranks that are left, and what has happened to the others.
 
@@ -44,10 +50,16 @@ class Members:
     Args:
         size: Number of ranks at the start.
         survives_losses: Whether the others go on.
+
+    Attributes:
+        lineage: Name of the lineage in which this rank trains.
+        is_held: Whether this rank reaches too few others to go on.
     """
 
     def __init__(self, size: int, *, survives_losses: bool) -> None:
         self.survives_losses = survives_losses
+        self.lineage = PRIMARY
+        self.is_held = False
         self._size = size
         self._gone: tuple[int, ...] = ()
         # Ranks that were lost before this world began.
@@ -116,6 +128,11 @@ class Members:
         """Note an event that is not about one rank."""
         with self._lock:
             self._events.append(MemberEvent(kind, time.time(), -1, text, left))
+
+    def split(self, lineage: str, text: str) -> None:
+        """Note that the ranks that are left train on in a lineage of their own."""
+        self.lineage = lineage
+        self.note("split", text, self.left)
 
     def take_over(self, earlier: list[MemberEvent], newcomers: Sequence[int]) -> None:
         """Begin with the events of earlier generations, and one for each newcomer."""

@@ -53,6 +53,7 @@ class DecentLaM(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True
     acts_alone = True
     keeps = ("before", "momentum")

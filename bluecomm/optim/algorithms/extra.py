@@ -33,6 +33,7 @@ class Extra(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True
     may_join = False
     keeps = ("correction",)

@@ -44,6 +44,7 @@ class GradientTracking(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True
     honours = StatefulAveraging.honours | {"sparse_as_dense"}
     may_join = False

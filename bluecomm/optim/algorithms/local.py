@@ -14,6 +14,7 @@ class Local(Algorithm):
     """
 
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 

@@ -35,6 +35,7 @@ class MomentumTracking(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True
     may_join = False
     # The parameters before the step, d_old and W y; y is scratch.

@@ -17,4 +17,5 @@ class NeighborAllreduce(ParameterAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
+    trains_apart = True
     admits_newcomers = True

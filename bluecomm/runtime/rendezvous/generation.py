@@ -45,6 +45,8 @@ class GenerationRendezvous(Rendezvous):
         generation: Number of the generation.
         newcomers: The ranks that join the job with it.
         missing: The ranks that take no part in it.
+        sides: The side of a partition on which each rank has trained, 0 for the
+            primary and for new processes; empty if there was no partition.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class GenerationRendezvous(Rendezvous):
         self.generation = invite.generation
         self.newcomers = tuple(invite.newcomers)
         self.missing = tuple(invite.missing)
+        self.sides = tuple(invite.sides)
         self._known = {rank: known[rank] for rank in self.missing if rank in known}
         self._assignment = dataclasses.replace(
             base.assignment,
@@ -67,6 +70,11 @@ class GenerationRendezvous(Rendezvous):
             epoch=invite.generation,
             stays=tuple(invite.stays),
         )
+
+    @property
+    def returning(self) -> tuple[int, ...]:
+        """The ranks that have trained apart from the primary."""
+        return tuple(rank for rank, side in enumerate(self.sides) if side)
 
     @property
     def assignment(self) -> Assignment:

@@ -28,7 +28,8 @@ class Assignment:
     ``trace`` the launcher makes a timeline of the events that this rank records. With
     ``survives_losses`` the launcher lets the other ranks go on when one fails, and with
     ``respawns`` it starts the failed rank again; with ``grows`` it may also add ranks
-    with new numbers. ``stays`` has the number of each
+    with new numbers. With ``splits`` ranks that are cut off from the others train on.
+    ``stays`` has the number of each
     rank's process, 0 for those with which the job began.
     """
 
@@ -49,6 +50,7 @@ class Assignment:
     trace: bool = False
     survives_losses: bool = False
     respawns: bool = False
+    splits: bool = False
     grows: bool = False
     stays: tuple[int, ...] = ()
 
@@ -199,6 +201,7 @@ class AgentRendezvous(Rendezvous):
             trace=welcome.trace,
             survives_losses=welcome.survives_losses,
             respawns=welcome.respawns,
+            splits=welcome.splits,
             grows=welcome.grows,
             stays=(0,) * welcome.size,
         )

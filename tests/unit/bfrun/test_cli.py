@@ -64,6 +64,15 @@ def test_launchers_that_end_jobs_are_refused(launcher, environ, monkeypatch, cap
             ["--on-failure=continue", "--respawn", "--timeline-filename", "t.json"],
             "--respawn does not go with a timeline yet",
         ),
+        (["--partition", "both"], "--partition both is for jobs that go on after a"),
+        (
+            ["--on-failure=continue", "--partition=both"],
+            "--partition both needs --respawn",
+        ),
+        (
+            ["--on-failure=continue", "--partition=both", "--max-np=3"],
+            "--partition both does not go with --max-np",
+        ),
     ],
 )
 def test_options_for_failures_that_do_not_go_together(options, text, capfd):

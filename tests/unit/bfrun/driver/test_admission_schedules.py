@@ -1,4 +1,4 @@
-"""Random schedules of joins: losses at any time, and frames that arrive late."""
+"""Random schedules of joins: losses and splits at any time, and late frames."""
 
 import collections
 import random
@@ -10,6 +10,7 @@ from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTab
 
 SCHEDULES = 2000
 LOSSES = 6
+SPLITS = 4
 
 
 class Process:
@@ -22,6 +23,10 @@ class Process:
         self.stays = None  # those of the generation in which it trains
         self.invited = None
         self.opened = None
+        self.generation = 0  # in which it trains
+        self.lineage = "primary"
+        # Its lineage when it was ready for the generation to which it is invited.
+        self.ready_in = "primary"
         self.inbox = collections.deque()
 
     def take(self, job):
@@ -38,6 +43,7 @@ class Process:
         elif isinstance(frame, JoinTable):
             told = [-1 if stay is None else stay for stay in frame.records]
             assert told == self.invited.stays
+            self.ready_in = self.lineage
             job.say(self, "ready", frame.generation)
         elif isinstance(frame, JoinOpen):
             self.opened = self.invited
@@ -47,9 +53,11 @@ class Process:
             self.invited = None
 
     def move(self, job):
-        assert self.stays is None or self.opened.stays != self.stays
+        assert self.stays is None or self.opened.generation > self.generation
+        job.check_side(self)
         self.stays, self.opened = self.opened.stays, None
-        job.say(self, "moved", self.invited.generation)
+        self.generation, self.lineage = self.invited.generation, "primary"
+        job.say(self, "moved", self.generation)
         self.invited = None
         if self.is_newcomer:
             self.is_newcomer = False
@@ -68,6 +76,8 @@ class Job:
         self.said = {rank: collections.deque() for rank in range(self.size)}
         self.ready = collections.defaultdict(set)
         self.losses = LOSSES
+        self.splits = SPLITS
+        self.adopted = {}  # by generation, the lineage of those that take the lead
         self.stays = [0] * self.size
         for process in self.alive.values():
             process.stays = [0] * self.size
@@ -84,6 +94,30 @@ class Job:
             self.losses -= 1
             gone = self.alive.pop(self.random.choice(ranks))
             self.say(gone, "ended")
+
+    def split(self):
+        """Have some ranks of one world and lineage leave the others."""
+        self.splits -= 1
+        trained = [p for p in self.alive.values() if not p.is_newcomer]
+        if not trained:
+            return
+        first = self.random.choice(trained)
+        side = (first.generation, first.lineage)
+        others = [p for p in trained if (p.generation, p.lineage) == side]
+        leavers = {first, *(p for p in others if self.random.random() < 0.5)}
+        ranks = sorted(process.rank for process in leavers)
+        lineage = f"{self.splits}-{ranks}"
+        for process in leavers:
+            process.lineage = lineage
+            self.say(process, "split", lineage, process.generation, ranks)
+
+    def check_side(self, process):
+        """Check that a side of a generation has the ranks of one lineage only."""
+        invite = process.opened
+        side = invite.sides[process.rank] if invite.sides else 0
+        if not process.is_newcomer:
+            known = self.adopted.setdefault((invite.generation, side), process.ready_in)
+            assert known == process.ready_in
 
     def hear(self, rank):
         what, stay, arguments = self.said[rank].popleft()
@@ -110,9 +144,11 @@ class Job:
         busy = [p for p in self.alive.values() if p.inbox or p.opened is not None]
         steps = [lambda p=process: p.take(self) for process in busy]
         steps += [lambda r=rank: self.hear(r) for rank in self.said if self.said[rank]]
-        if not steps and not self.losses:
+        if not steps and not self.losses and not self.splits:
             return False
-        if self.losses and (not steps or self.random.random() < 0.1):
+        if self.splits and (not steps or self.random.random() < 0.05):
+            self.split()
+        elif self.losses and (not steps or self.random.random() < 0.1):
             self.lose()
         else:
             self.random.choice(steps)()
@@ -130,3 +166,4 @@ def test_all_ranks_train_together_in_the_end(first):
         found = [process.stays for process in job.alive.values()]
         assert found == [job.stays] * job.size, seed
         assert job.admissions.present == {*range(job.size)}, seed
+        assert {p.lineage for p in job.alive.values()} == {"primary"}, seed

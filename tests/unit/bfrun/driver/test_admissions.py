@@ -19,6 +19,7 @@ def admissions():
 
 def invite(number, newcomers=(2,), stays=(0, 0, 1)):
     return Invite(
+        sides=[],
         generation=number,
         newcomers=list(newcomers),
         stays=list(stays),

@@ -1,6 +1,7 @@
 """Notices that the driver gives to ranks, and ranks that it has killed."""
 
 import signal
+import time
 from dataclasses import replace
 
 from bfrun.config import LaunchConfig
@@ -11,7 +12,9 @@ from bfrun.frames.driver_to_agent import SignalRanks
 from bfrun.frames.driver_to_rank import RankLost, StopNotice
 from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import (
+    Admits,
     Publish,
+    RankApart,
     RankExcluded,
     StopRequest,
     ThreadFailed,
@@ -179,3 +182,44 @@ def test_other_ranks_are_not_told_of_an_end_that_is_not_proven():
     assert supervisor.membership.remaining == [0, 1, 2]
     supervisor.reunite([0, 1, 2], [])
     assert router.sent == []
+
+
+def test_excluded_ranks_that_may_train_apart_are_not_killed_at_once():
+    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+    router, said = FakeRouter(), []
+    plan = make_plan(config, {}, {})
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
+    for rank in (0, 1):
+        tell(supervisor, rank, Publish(round=0, record={}))
+        tell(supervisor, rank, Admits(willing=True))
+    router.sent.clear()
+    excluded = RankExcluded(rank=1, cause="silent", seconds=0.5)
+    tell(supervisor, 0, excluded)
+    supervisor.step(time.monotonic())
+    assert router.sent == []
+    tell(supervisor, 1, RankApart(lineage="l", generation=0, members=[1]))
+    ((ranks, invite),) = router.sent
+    assert (ranks, invite.newcomers, invite.sides) == ([0, 1], [1], [0, 1])
+    assert said == [
+        "bfrun: rank 1 could not reach the others, and trained on in the lineage l"
+    ]
+    supervisor.step(time.monotonic() + 1e6)
+    assert len(router.sent) == 1
+    tell(supervisor, 0, excluded.replace(cause="stopped"))
+    supervisor.step(time.monotonic())
+    assert router.sent[-1] == kill(1)
+
+
+def test_an_excluded_rank_that_says_nothing_is_killed():
+    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+    router = FakeRouter()
+    plan = make_plan(config, {}, {})
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), print, None)
+    for rank in (0, 1):
+        tell(supervisor, rank, Publish(round=0, record={}))
+    tell(supervisor, 0, RankExcluded(rank=1, cause="silent", seconds=0.5))
+    supervisor.step(time.monotonic() + config.link_timeout_s)
+    assert kill(1) not in router.sent
+    supervisor.step(time.monotonic() + config.link_timeout_s + 61.0)
+    supervisor.step(time.monotonic())
+    assert kill(1) in router.sent

@@ -189,7 +189,7 @@ def test_the_state_of_a_donor_is_saved_in_the_memory_of_the_first_one(monkeypatc
     state = make()
     first = state._saved_parts["model"]["weight"].data_ptr()
 
-    def take_over(self, group, donor, name):
+    def take_over(self, group, donor, name, *, keeps):
         with torch.no_grad():
             self.model.weight.fill_(7.0)
         self.save()

@@ -3,7 +3,11 @@ import pytest
 from bluecomm.bench.prediction.methods import METHODS
 from bluecomm.optim import Algorithm, algorithm_names, register_algorithm
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
-from bluecomm.optim.registry import get_algorithm
+from bluecomm.optim.registry import (
+    get_algorithm,
+    names_that_survive_losses,
+    names_that_train_apart,
+)
 
 
 def test_released_names_stay():
@@ -44,3 +48,10 @@ def test_names_are_taken_once():
 def test_only_algorithms_are_registered():
     with pytest.raises(TypeError, match="not a subclass"):
         register_algorithm("number")(int)
+
+
+def test_algorithms_whose_ranks_must_be_equal_do_not_train_apart():
+    apart = names_that_train_apart()
+    assert "neighbor_allreduce" in apart
+    assert {"gradient_allreduce", "diloco", "gossip_pga", "push_sum"}.isdisjoint(apart)
+    assert set(apart) <= set(names_that_survive_losses())

@@ -8,7 +8,7 @@ from bluecomm.runtime.rendezvous.agent_connection import NewsFeed
 from bluecomm.runtime.rendezvous.generation import GenerationRendezvous
 from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, SoloRendezvous
 
-INVITE = Invite(generation=3, newcomers=[0], stays=[1, 0], missing=[])
+INVITE = Invite(generation=3, newcomers=[0], stays=[1, 0], missing=[], sides=[])
 
 
 def base_of(rounds):
@@ -43,7 +43,9 @@ def test_a_newcomer_takes_over_the_number_of_earlier_rounds():
 def test_the_other_ranks_know_the_missing_ones():
     base, sent = base_of(rounds=2)
     feed = NewsFeed()
-    invite = Invite(generation=3, newcomers=[1], stays=[0, 1, -1], missing=[2])
+    invite = Invite(
+        generation=3, newcomers=[1], stays=[0, 1, -1], missing=[2], sides=[]
+    )
     me, new, gone, lost = (
         {"pid": pid, "topology": topology}
         for pid, topology in [(7, "of three"), (8, "of three"), (9, "-"), (6, "of two")]

@@ -41,7 +41,7 @@ class Bench:
             members=self.members,
             rendezvous=SimpleNamespace(
                 agent=SimpleNamespace(send=self.sent.append),
-                assignment=SimpleNamespace(stays=(0, 0, 0, 0)),
+                assignment=SimpleNamespace(stays=(0, 0, 0, 0), epoch=0, splits=False),
             ),
         )
         self.feed = MemberFeed(self.world)
