@@ -11,8 +11,8 @@ class Codec(abc.ABC):
     """Encodes the values of a flat tensor in fewer bytes, and decodes them.
 
     The number of bytes depends only on the number of values and their type, so ranks
-    need not tell each other how much they send. Equal values give equal bytes, and
-    equal bytes give equal values, on all ranks. A codec has no state.
+    need not tell each other how much they send. Values with equal bits give
+    equal bytes, and equal bytes give equal values, on all ranks. A codec has no state.
 
     Attributes:
         name: Its name, as in a message.

@@ -34,9 +34,8 @@ class MinMaxUInt8(Codec):
     A chunk with an infinity or a NaN is decoded as NaN, and so is one whose range or
     whose highest level float32 cannot hold, such as a single 1e30.
 
-    The first codec of a process loads Numba, and compiles the loops if no earlier
-    process has left them on disk; that takes a few seconds. ``torch.get_num_threads()``
-    threads encode and decode.
+    The first codec of a process loads Numba and compiles the loops, which takes about
+    two seconds. ``torch.get_num_threads()`` threads encode and decode.
 
     Args:
         chunk: Number of values in a chunk; the last one may have fewer.
@@ -66,7 +65,7 @@ class MinMaxUInt8(Codec):
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
         chunks = -(-values.numel() // self.chunk)
-        source = values.float().numpy()
+        source = values.detach().float().numpy()
         ranges = torch.empty(chunks, 2)
         finite = [True]
 
@@ -86,9 +85,11 @@ class MinMaxUInt8(Codec):
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
         chunks = -(-into.numel() // self.chunk)
-        heads = self._heads(encoded, chunks, into.dtype).contiguous()
+        # A copy, because the bytes may begin where no float may.
+        heads = self._heads(encoded, chunks, into.dtype).clone()
         ranges = heads.view(into.dtype).float().view(-1).numpy()
-        values = into if into.dtype == torch.float32 else torch.empty_like(into).float()
+        target = into.detach()
+        values = target if into.dtype == torch.float32 else target.float()
 
         def work(first: int, end: int) -> None:
             self._kernels.decode(
@@ -96,8 +97,8 @@ class MinMaxUInt8(Codec):
             )
 
         share_out(chunks, work)
-        if values is not into:
-            into.copy_(values)
+        if values is not target:
+            target.copy_(values)
 
     def _heads(
         self, encoded: torch.Tensor, chunks: int, dtype: torch.dtype

@@ -1,1 +1,1 @@
-"""Loops over values, compiled by Numba for CPUs and for CUDA."""
+"""Loops over values, compiled by Numba."""

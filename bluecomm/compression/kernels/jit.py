@@ -1,4 +1,4 @@
-"""Compiles functions for CPUs, once per machine."""
+"""Compiles functions for CPUs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ import numba
 def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that compiles a function now, not at its first call.
 
-    The machine code is kept on disk if a folder for it can be written. The function
-    runs without the GIL.
+    The function runs without the GIL. Numba could keep the machine code on disk, but
+    would not notice changes of the functions that are compiled into it.
 
     Args:
         signature: Types of the arguments, as Numba writes them.
     """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return numba.njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no folder for the cache
-            return numba.njit(signature, nogil=True)(function)
-
-    return decorate
+    jit: Callable[..., Any] = numba.njit(signature, nogil=True)
+    return jit

@@ -1,8 +1,7 @@
-"""What the codec ``min_max_uint8`` does with one value, for CPUs and for CUDA.
+"""What the codec ``min_max_uint8`` does with one value.
 
-The functions are compiled for both, so both give the same bytes. They call nothing that
-only one of the two has. Each operation is rounded to float32, also where Numba would
-compute with more bits.
+Each operation is rounded to float32, also where Numba would compute with more bits. The
+functions call nothing that Numba lacks for CUDA, so kernels for both can share them.
 """
 
 from __future__ import annotations
