@@ -119,7 +119,11 @@ class TorchState(ObjectState):
             # Nobody goes back to a newcomer's first state, so the copy of the new one
             # takes its memory. The other ranks wait for the newcomer meanwhile.
             self._spare_parts, self._saved_parts = self._saved_parts, {}
-        super().hand_over(group, donor, name, keeps=keeps)
+        try:
+            super().hand_over(group, donor, name, keeps=keeps)
+        finally:
+            if not self._saved_parts:  # it has failed
+                self._saved_parts = self._spare_parts
 
     def reset(self) -> None:
         """Share out the rest of the samplers' epochs among the ranks that are left."""

@@ -201,3 +201,18 @@ def test_the_state_of_a_donor_is_saved_in_the_memory_of_the_first_one(monkeypatc
         state.model.weight.zero_()
     state.restore()
     assert state.model.weight.tolist() == [[7.0, 7.0]]
+
+
+def test_a_hand_over_that_fails_leaves_the_first_state(monkeypatch):
+    state = make()
+    at_first = facts(state)
+
+    def fail(self, group, donor, name, *, keeps):
+        raise bf.PeerLostError("the donor is lost", peers=[1])
+
+    monkeypatch.setattr(ObjectState, "hand_over", fail)
+    with pytest.raises(bf.PeerLostError):
+        state.hand_over(current_group(), 1, "x")
+    train(state)
+    state.restore()
+    assert facts(state) == at_first
