@@ -44,8 +44,9 @@ class Comm : public Maintained {
   // mutex. Throws Failure.
   std::optional<std::size_t> test(CommRequest& request) EXCLUDES(mutex);
 
-  // Releases the user's buffers and the sockets. If no request is in flight, waits up
-  // to one second for the peer's kernel to acknowledge what was sent.
+  // Releases the user's buffers and the sockets. If no request is in flight, waits
+  // for the peer's kernel to acknowledge what was sent, but gives up if nothing more
+  // was acknowledged for some time.
   void close() EXCLUDES(mutex);
 
   stream::LinkStats stats() EXCLUDES(mutex);
