@@ -66,7 +66,7 @@ def meet(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout_s + 5)
+        thread.join(timeout_s + DEADLINE_S)
     return outcomes
 
 
