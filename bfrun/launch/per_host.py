@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bfrun.config import LaunchConfig
@@ -11,11 +10,18 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
 from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.local import LocalLauncher
+from bfrun.parallel import for_each
 from bfrun.probe import interface_addresses
 
 
-def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
+def remote_hosts(
+    config: LaunchConfig, known: Mapping[Host, bool] | None = None
+) -> frozenset[Host]:
     """Return the hosts of ``config`` whose agents start over SSH.
+
+    Args:
+        config: The hosts, and how to start the agents.
+        known: Whether a host is this machine, for hosts that need not be resolved.
 
     Raises:
         LaunchError: ``--launcher local`` with a host that is not this machine.
@@ -23,13 +29,14 @@ def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
     if config.launcher == "ssh":
         return frozenset(config.hosts)
     own = [address for _, address in interface_addresses()]
-    if not config.hosts:
-        return frozenset()
+    is_here = dict(known or {})
+
+    def resolve(host: Host) -> None:
+        is_here[host] = is_local(host, own)
+
     # The resolver may need seconds for a name that only the SSH settings know.
-    with ThreadPoolExecutor(min(32, len(config.hosts))) as pool:
-        local = pool.map(lambda host: is_local(host, own), config.hosts)
-        answers = zip(config.hosts, local, strict=True)
-        remote = [host for host, here in answers if not here]
+    for_each([host for host in config.hosts if host not in is_here], resolve)
+    remote = [host for host in config.hosts if not is_here[host]]
     if remote and config.launcher == "local":
         raise LaunchError(
             f"--launcher local: host '{remote[0].name}' is not this machine; use "
@@ -75,11 +82,20 @@ class PerHostLauncher(Launcher):
         self._local.close()
 
 
-def launcher_for(config: LaunchConfig, hosts: Sequence[Host]) -> PerHostLauncher:
+def launcher_for(
+    config: LaunchConfig,
+    hosts: Sequence[Host],
+    known: Mapping[Host, bool] | None = None,
+) -> PerHostLauncher:
     """Return a launcher of its own for some hosts. The caller owns it.
+
+    Args:
+        config: Settings of the job.
+        hosts: The hosts.
+        known: As for ``remote_hosts``.
 
     Raises:
         LaunchError: As for ``remote_hosts``, or the SSH settings cannot be used.
     """
-    remote = remote_hosts(replace(config, hosts=tuple(hosts)))
+    remote = remote_hosts(replace(config, hosts=tuple(hosts)), known)
     return PerHostLauncher(config, remote)

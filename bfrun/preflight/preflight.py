@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from bfrun.addresses import Address, choose_interfaces, reachable_addresses
 from bfrun.config import LaunchConfig
@@ -17,13 +15,9 @@ from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.nccl_net import needed_files
 from bfrun.output.streams import remark
+from bfrun.parallel import for_each
 from bfrun.plan import HostFacts
 from bfrun.preflight.probe_session import ProbeSession
-
-# After this long, the user is told which hosts are awaited.
-TELL_AFTER_S = 10.0
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -85,7 +79,7 @@ def run_preflight(
     flight = _Preflight(config, launcher, environ)
     try:
         tell = flight.tell_slow if tells_slow else None
-        _for_each(reports, flight.question, tell)
+        for_each(reports, flight.question, tell)
         compare_hosts(reports, config)
         if len(reports) > 1 and all(report.answer for report in reports):
             flight.probe_addresses(reports)
@@ -155,45 +149,6 @@ def _program(config: LaunchConfig) -> str:
     return config.command[0] if config.command else "python3"
 
 
-def _for_each(
-    items: Sequence[T],
-    body: Callable[[T], None],
-    tell: Callable[[Sequence[T]], None] | None = None,
-) -> None:
-    """Call ``body`` for all items in parallel, then raise the first error, if any.
-
-    The threads are daemons, so that Ctrl-C does not wait for a silent host.
-
-    Args:
-        items: The items.
-        body: Called once with each.
-        tell: Called once with the items that still run after a while.
-    """
-    errors: list[BaseException] = []
-
-    def call(item: T) -> None:
-        try:
-            body(item)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=call, args=[it], daemon=True) for it in items]
-    for thread in threads:
-        thread.start()
-    tell_at = time.monotonic() + TELL_AFTER_S
-    for thread in threads:
-        thread.join(max(0.0, tell_at - time.monotonic()) if tell else None)
-    running = [
-        it for it, thread in zip(items, threads, strict=True) if thread.is_alive()
-    ]
-    if tell is not None and running:
-        tell(running)
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 class _Preflight:
     """The open probe sessions of one pre-flight. Owns them."""
 
@@ -253,7 +208,7 @@ class _Preflight:
             asked = {"addresses": mine, "name": name, "key": self._key}
             ports[report.host] = self._ask(report, "listen", **asked).get("ports", {})
 
-        _for_each(reports, listen)
+        for_each(reports, listen)
         unreached: dict[Host, dict[Address, dict[str, str]]] = {
             host: {address: {} for address in mine} for host, mine in candidates.items()
         }
@@ -275,7 +230,7 @@ class _Preflight:
                 if reason is not None:
                     unreached[host][address][report.host.name] = reason
 
-        _for_each(reports, dial)
+        for_each(reports, dial)
         for report in reports:
             host = report.host
             try:
@@ -287,7 +242,7 @@ class _Preflight:
 
     def close(self) -> None:
         """Let every probe end."""
-        _for_each(list(self._sessions.values()), ProbeSession.close)
+        for_each(list(self._sessions.values()), ProbeSession.close)
 
     def abort(self) -> None:
         """Drop every probe, even in the middle of a question."""

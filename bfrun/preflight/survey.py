@@ -19,7 +19,14 @@ Found = dict[Host, SurveyedHost | LaunchError]
 
 
 class _NoAnswer(LaunchError):
-    """A host has not answered, so it is not asked again at once."""
+    """A host has not answered, the new one or one that takes part.
+
+    It is not asked again at once.
+    """
+
+
+class _KeptOut(LaunchError):
+    """A new host has no problem of its own, but the group cannot take part."""
 
 
 class HostSurvey:
@@ -37,6 +44,8 @@ class HostSurvey:
         self._lock = threading.Lock()
         self._launcher: Launcher | None = None
         self._is_aborted = False
+        # Whether each host that takes part is this machine.
+        self._is_here: dict[Host, bool] = {}
 
     def ask(
         self, config: LaunchConfig, known: Sequence[HostPlan], new: Sequence[Host]
@@ -46,6 +55,12 @@ class HostSurvey:
         if len(new) == 1 or not _has_error(found):
             return found
         # A host that fails may keep out others that could take part without it.
+        good = [host for host in new if not _is_at_fault(found[host])]
+        if 0 < len(good) < len(new):
+            rest = self._ask_together(config, known, good)
+            found |= rest
+            if not _has_error(rest):
+                return found
         known = list(known)
         for host in new:
             if isinstance(found[host], _NoAnswer):
@@ -72,7 +87,12 @@ class HostSurvey:
         hosts = [*(plan.host for plan in known), *new]
         launcher: Launcher | None = None
         try:
-            launcher = launcher_for(config, hosts)
+            is_here = self._is_here
+            known_here = {
+                plan.host: is_here[plan.host] for plan in known if plan.host in is_here
+            }
+            launcher = launcher_for(config, hosts, known_here)
+            self._is_here = {plan.host: launcher.is_local(plan.host) for plan in known}
             with self._lock:
                 if self._is_aborted:
                     raise LaunchError("the job ends")
@@ -89,8 +109,10 @@ class HostSurvey:
             if launcher is not None:
                 launcher.close()
         obstacle = _obstacle(known, reports)
+        all_answer = all(report.answer for report in reports[: len(known)])
         return {
-            report.host: _judge(report, obstacle) for report in reports[len(known) :]
+            report.host: _judge(report, obstacle, all_answer=all_answer)
+            for report in reports[len(known) :]
         }
 
 
@@ -98,11 +120,19 @@ def _has_error(found: Found) -> bool:
     return any(isinstance(answer, LaunchError) for answer in found.values())
 
 
-def _judge(report: HostReport, obstacle: str) -> SurveyedHost | LaunchError:
+def _is_at_fault(answer: SurveyedHost | LaunchError) -> bool:
+    return isinstance(answer, LaunchError) and not isinstance(answer, _KeptOut)
+
+
+def _judge(
+    report: HostReport, obstacle: str, *, all_answer: bool
+) -> SurveyedHost | LaunchError:
     why = "; ".join(report.problems) or obstacle
-    if not report.answer:
+    if not report.answer or not all_answer:
         return _NoAnswer(why)
-    return LaunchError(why) if why else SurveyedHost(report.facts, report.addresses)
+    if report.problems:
+        return LaunchError(why)
+    return _KeptOut(why) if why else SurveyedHost(report.facts, report.addresses)
 
 
 def _obstacle(known: Sequence[HostPlan], reports: Sequence[HostReport]) -> str:

@@ -54,7 +54,7 @@ BFRUN = [
     {"silence", "task", "probe", "private_folder"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure", "options", "wording", "text_table", "files"},
+    {"structure", "options", "wording", "text_table", "files", "parallel"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

@@ -31,6 +31,18 @@ def test_only_other_machines_are_remote():
     assert remote_hosts(config()) == frozenset()
 
 
+def test_hosts_that_are_known_are_not_resolved(monkeypatch):
+    resolved = []
+
+    def resolve(host, own_addresses):
+        resolved.append(host)
+        return False
+
+    monkeypatch.setattr(bfrun.launch.per_host, "is_local", resolve)
+    assert remote_hosts(config(OWN, OTHER), {OWN: True}) == {OTHER}
+    assert resolved == [OTHER]
+
+
 def test_everything_is_remote_when_ssh_is_asked_for():
     assert remote_hosts(config(LOCALHOST, OTHER, launcher="ssh")) == {LOCALHOST, OTHER}
 

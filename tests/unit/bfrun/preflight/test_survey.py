@@ -1,6 +1,6 @@
 """Hosts that are to take part in a job that runs already are checked."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -59,7 +59,7 @@ class Network:
     def is_local(self, host):
         return host in self.local
 
-    def open(self, config, hosts):
+    def open(self, config, hosts, known=None):
         self.open_launchers += 1
         return self
 
@@ -98,8 +98,52 @@ def test_hosts_that_fit_are_asked_together(network):
 def test_a_host_that_fails_does_not_keep_out_others(network):
     network.broken = {A: "no torch; install it"}
     assert ask(A, B, C) == ["no torch; install it", ("at-b",), ("at-c",)]
-    # All together, and then each with those that may join.
-    assert network.asked[1:] == [["here", "a"], ["here", "b"], ["here", "b", "c"]]
+    # All together, and then those that may join.
+    assert network.asked == [["here", "a", "b", "c"], ["here", "b", "c"]]
+
+
+def test_hosts_are_asked_one_by_one_if_they_do_not_fit_without_the_broken_one(
+    network, monkeypatch
+):
+    """Of b and c, which report no problem of their own, only one is reached."""
+    network.broken = {A: "no torch; install it"}
+    report = network.report
+
+    def only_one_is_reached(host, hosts):
+        found = report(host, hosts)
+        return replace(found, addresses=()) if {B, C} <= set(hosts) else found
+
+    monkeypatch.setattr(network, "report", only_one_is_reached)
+    first, second, third = ask(A, B, C)
+    assert (first, second) == ("no torch; install it", ("at-b",))
+    assert "does not reach the ranks on host 'here'" in third
+    assert network.asked[1:] == [
+        ["here", "b", "c"],
+        ["here", "a"],
+        ["here", "b"],
+        ["here", "b", "c"],
+    ]
+
+
+def test_new_hosts_are_asked_once_if_a_host_of_the_job_does_not_answer(network):
+    network.silent = (HERE,)
+    text = "host 'here', which takes part: no answer; check it"
+    assert ask(A, B) == [text, text]
+    assert network.asked == [["here", "a", "b"]]
+
+
+def test_hosts_that_take_part_are_resolved_once(network, monkeypatch):
+    resolved = []
+
+    def open_launcher(config, hosts, known):
+        resolved.append(set(hosts) - set(known))
+        return network.open(config, hosts)
+
+    monkeypatch.setattr(survey, "launcher_for", open_launcher)
+    one = HostSurvey({})
+    for new in (A, B):
+        one.ask(CONFIG, known("at-here"), [new])
+    assert resolved == [{HERE, A}, {B}]
 
 
 def test_a_silent_host_is_asked_only_once(network):
@@ -135,7 +179,7 @@ def test_ranks_that_listen_only_at_loopback_are_not_reached(network):
 
 
 def test_an_error_of_the_settings_concerns_the_hosts_that_have_it(network, monkeypatch):
-    def open_launcher(config, hosts):
+    def open_launcher(config, hosts, known):
         if A in hosts:
             raise LaunchError("host 'a' is not this machine; use --launcher ssh")
         return network.open(config, hosts)
