@@ -6,6 +6,7 @@ agent once it is ready, and tells the user why a host gets no ranks.
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
@@ -27,6 +28,8 @@ from bfrun.plan import HostFacts, HostPlan, LaunchPlan
 _LOOK_S = 0.05
 # Seconds for which the end of the driver waits for the thread.
 _END_S = 2.0
+# Seconds after which a lost agent is released. Until then its guard may report its end.
+_RELEASE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class HostArrivals:
     Args:
         config: Settings of the job.
         survey: Asks new hosts. Called in a thread.
-        say: Shows a line to the user. Called only by ``take`` and ``lost``.
+        say: Shows a line to the user. Called only by ``take``, ``lost`` and
+            ``begin``.
         wake: Called in the thread when ``take`` has something to return.
         make_launcher: Returns a launcher for some hosts.
         clock: Seconds on a clock that never goes back.
@@ -109,8 +113,10 @@ class HostArrivals:
         self._arrived: list[Arrival] = []
         self._failed: list[tuple[Host, str]] = []
         # The launchers of the agents that run.
-        self._launchers: list[Launcher] = []
+        self._launchers: dict[AgentSession, Launcher] = {}
         self._is_closed = False
+        # When lost agents are released.
+        self._release_at: dict[AgentSession, float] = {}
 
     def is_due(self, host: Host) -> bool:
         """Return whether a host may be tried now, as it has not failed lately."""
@@ -122,7 +128,32 @@ class HostArrivals:
 
     def lost(self, host: Host, why: str) -> None:
         """Note that the agent of a host is lost, so the host needs another one."""
-        self._note_failure(host, f"its agent is lost: {why}")
+        self._note_failure(host, f"its agent is lost: {_on_one_line(why)}")
+
+    def release(self, session: AgentSession) -> None:
+        """Close the connection of a lost agent once its guard has had time to end.
+
+        Call it again and again, with agents of the start of the job, too.
+        """
+        now = self._clock()
+        if now >= self._release_at.setdefault(session, now + _RELEASE_S):
+            self._release_at[session] = math.inf
+            self.discard(session)
+
+    def discard(self, session: AgentSession) -> None:
+        """Close a session and its launcher in a thread, as that may take a second."""
+        with self._lock:
+            launcher = self._launchers.pop(session, None)
+
+        def close() -> None:
+            session.close()
+            if launcher is not None:
+                launcher.close()
+
+        try:
+            threading.Thread(target=close, daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            close()
 
     def take(self) -> list[Arrival]:
         """Return the hosts whose agents have become ready, and tell of failures."""
@@ -148,8 +179,14 @@ class HostArrivals:
             has_news = self._arrived or self._failed
         if wanted and self._thread is None and not has_news:
             work = (list(wanted), list(known))
-            self._thread = threading.Thread(target=self._run, args=work, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=work, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no thread left
+                for host in wanted:
+                    self._note_failure(host, str(error))
+            else:
+                self._thread = thread
 
     def close(self) -> None:
         """Start no more agents, and end those that nobody has taken."""
@@ -161,9 +198,10 @@ class HostArrivals:
             self._thread.join(_END_S)
         with self._lock:
             arrived, self._arrived = self._arrived, []
+            launchers = list(self._launchers.values())
         for arrival in arrived:
             arrival.session.close()
-        for launcher in self._launchers:
+        for launcher in launchers:
             launcher.close()
 
     def _note_failure(self, host: Host, why: str) -> None:
@@ -181,10 +219,10 @@ class HostArrivals:
         waiting = list(new)
         try:
             answers = self._survey.ask(self._config, known, new)
-            plans = []
+            plans: list[HostPlan] = []
             for host in new:
                 try:
-                    plans.append(self._plan(host, answers[host], known))
+                    plans.append(self._plan(host, answers[host], [*known, *plans]))
                 except LaunchError as error:
                     waiting.remove(host)
                     self._fail(host, error)
@@ -200,6 +238,11 @@ class HostArrivals:
         known: Sequence[HostPlan],
     ) -> HostPlan:
         """Return the plan of a host.
+
+        Args:
+            host: The host.
+            found: The answer of its check.
+            known: The hosts that take part, and others that are about to.
 
         Raises:
             LaunchError: The host, or this one, lacks something for its ranks.
@@ -262,17 +305,21 @@ class HostArrivals:
         with self._lock:
             if self._is_closed:
                 raise LaunchError("the job ends")
-            self._launchers.append(launcher)
+            self._launchers[session] = launcher
             self._arrived.append(Arrival(plan, session))
             self._wake()
 
     def _fail(self, host: Host, error: Exception) -> None:
         # The warning names the host already.
-        why = str(error).removeprefix(f"host '{host.name}': ").replace("\n", "; ")
+        why = _on_one_line(str(error).removeprefix(f"host '{host.name}': "))
         with self._lock:
             self._failed.append((host, why or type(error).__name__))
             if not self._is_closed:
                 self._wake()
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "; ")
 
 
 def _abandon(start: AgentStart, launcher: Launcher) -> None:

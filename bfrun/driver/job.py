@@ -256,7 +256,10 @@ class Job:
             if hosts is not None:
                 arrivals.keep(hosts)
             for arrival in arrivals.take():
-                self._add_host(arrival)
+                if starts.is_named(arrival.plan.host):
+                    self._add_host(arrival)
+                else:
+                    arrivals.discard(arrival.session)
             arrivals.begin(starts.missing_hosts(arrivals.is_due), starts.hosts)
 
     def _add_host(self, arrival: Arrival) -> None:
@@ -315,11 +318,15 @@ class Job:
                 self._look_for(session, ranks, self._lost_agents)
             elif session.lost and not session.ended:
                 is_missing = self._ranks.starts.agent_lost(host.index)
-                if is_missing and self._arrivals is not None:
+                is_new = is_missing and not self._shutdown.has_begun
+                if is_new and self._arrivals is not None:
                     self._arrivals.lost(host.host, session.why_lost())
                 if self._has_rank(ranks):
                     noticed_after_s = MARGIN_S if session.silent else 0.0
                     self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
+                if self._arrivals is not None:
+                    self._unwatch(session)
+                    self._arrivals.release(session)
 
     def _has_rank(self, ranks: list[int]) -> bool:
         return any(not self.membership.members[rank].ended for rank in ranks)
@@ -403,6 +410,8 @@ class Job:
     def _leftovers(self) -> Leftovers:
         """Wait for the guards, which end after all processes below them."""
         silent = []
+        # A host has had several agents if it was lost and came back.
+        newest = {(each.host.user, each.host.name): each for each in self._sessions}
         lost_until = time.monotonic() + _GUARD_LIMIT_S
         ended_until = time.monotonic() + _EXIT_LIMIT_S
         for session in self._sessions:
@@ -415,7 +424,7 @@ class Job:
                 self._left.setdefault(name, 0)
             elif session.ended:
                 self._left[name] += 1
-            else:
+            elif session in newest.values():
                 silent.append(name)
         limit_s = _GUARD_LIMIT_S
         if self._lost_agents is not None:
@@ -423,9 +432,7 @@ class Job:
             limit_s = search_limit_s(
                 config.detached_limit_s or 0.0, config.link_timeout_s
             )
-        # A host has had several agents if it was lost and came back.
-        hosts = {(session.host.user, session.host.name) for session in self._sessions}
-        return Leftovers(len(hosts), self._left, silent, limit_s)
+        return Leftovers(len(newest), self._left, silent, limit_s)
 
     # The user
 

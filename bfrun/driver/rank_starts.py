@@ -125,6 +125,12 @@ class RankStarts:
         self.use_hosts(self._named)
         return host
 
+    def is_named(self, host: Host) -> bool:
+        """Return whether the job may use a host, whatever its slots are."""
+        return any(
+            (each.user, each.name) == (host.user, host.name) for each in self._named
+        )
+
     def _plans(self) -> dict[tuple[str | None, str], HostPlan]:
         return {(plan.host.user, plan.host.name): plan for plan in self.hosts}
 
@@ -161,11 +167,8 @@ class RankStarts:
         Returns:
             Whether that is news, and the job may use the host still.
         """
-        plan = self._hosts[host]
-        named = {(each.user, each.name) for each in self._named}
-        is_missing = (
-            host not in self._lost_hosts and (plan.host.user, plan.host.name) in named
-        )
+        is_named = self.is_named(self._hosts[host].host)
+        is_missing = host not in self._lost_hosts and is_named
         self._lost_hosts.add(host)
         self._slots.close_host(host)
         for rank in self._slots.ranks_on(host):

@@ -273,3 +273,42 @@ def test_the_end_of_the_job_ends_agents_that_nobody_has_taken(bench):
     bench.arrivals.close()
     wait_until(bench.have_ended, "the agent is left")
     assert bench.arrivals.take() == []
+
+
+def test_a_lost_agent_is_released_once_its_guard_has_had_time_to_end(bench):
+    bench.add(A)
+    session = bench.taken[0].session
+    close, closed = session.close, []
+    session.close = lambda: (closed.append(True), close())
+    for bench.now in (0.0, 59.0):
+        bench.arrivals.release(session)
+        assert session in bench.arrivals._launchers
+    for bench.now in (60.0, 200.0):
+        bench.arrivals.release(session)
+    wait_until(lambda: bench.launchers[0].is_closed, "the launcher stays open")
+    assert closed == [True]
+    wait_until(bench.have_ended, "the agent is left")
+
+
+def test_the_warning_about_a_lost_agent_is_one_line(bench):
+    bench.arrivals.lost(A, "it said: one\ntwo")
+    assert "its agent is lost: it said: one; two; trying" in bench.said[0]
+
+
+def test_the_logs_of_all_hosts_of_a_group_are_counted(make_bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr("bfrun.driver.host_arrivals.make_room_for_logs", asked.append)
+    make_bench(output_dir="logs").add(A, B)
+    assert asked == [3 + 1, 3 + 1 + 2]
+
+
+def test_a_machine_without_threads_does_not_end_the_job(bench, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        bench.arrivals.begin([A], KNOWN)
+    assert "host a gets no ranks: can't start new thread" in bench.said[0]
+    bench.now = 10.0
+    bench.add(A)

@@ -9,12 +9,13 @@ import pytest
 from bfrun.channel import MessageParser, encode
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
+from bfrun.driver.host_arrivals import Arrival
 from bfrun.driver.job import Job
 from bfrun.driver.takeover import Takeover
 from bfrun.frames.agent_to_driver import AgentEnded, RankExited, RankStarted
 from bfrun.frames.driver_to_agent import EndRanks
-from bfrun.hosts import LOCALHOST
-from bfrun.plan import make_plan
+from bfrun.hosts import LOCALHOST, Host
+from bfrun.plan import HostPlan, make_plan
 
 
 class FakeConnection:
@@ -57,16 +58,9 @@ def readable_fd():
     os.close(read_fd)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "detaches"),
-    [
-        ([signal.SIGHUP], True),
-        ([signal.SIGHUP, signal.SIGTERM], False),
-        ([signal.SIGTERM, signal.SIGHUP], False),
-    ],
-)
-def test_a_job_ends_or_goes_on_but_not_both(numbers, detaches, readable_fd):
-    arrived = [numbers]
+def make_job(readable_fd, host, connection, **settings):
+    """Return a job with one rank, which shows nothing, and the list of its signals."""
+    arrived = []
     signals = SimpleNamespace(
         fd=readable_fd,
         SUSPEND=signal.SIGTSTP,
@@ -80,20 +74,74 @@ def test_a_job_ends_or_goes_on_but_not_both(numbers, detaches, readable_fd):
         busy=False,
         taken_at=0.0,
     )
-    plan = make_plan(LaunchConfig(("x",), 1), {}, {})
-    other_fd = os.dup(readable_fd)
-    connection = FakeConnection(other_fd)
     job = Job(
-        plan,
+        make_plan(LaunchConfig(("x",), 1), {}, {}),
         LaunchConfig(("x",), on_failure="continue"),
-        [AgentSession(LOCALHOST, connection, b"", b"", 30.0)],
+        [AgentSession(host, connection, b"", b"", 30.0)],
         signals,
         lambda on_shown: printer,
+        **settings,
+    )
+    return job, arrived
+
+
+@pytest.mark.parametrize(
+    ("numbers", "detaches"),
+    [
+        ([signal.SIGHUP], True),
+        ([signal.SIGHUP, signal.SIGTERM], False),
+        ([signal.SIGTERM, signal.SIGHUP], False),
+    ],
+)
+def test_a_job_ends_or_goes_on_but_not_both(numbers, detaches, readable_fd):
+    other_fd = os.dup(readable_fd)
+    connection = FakeConnection(other_fd)
+    job, arrived = make_job(
+        readable_fd,
+        LOCALHOST,
+        connection,
         record=SimpleNamespace(),
         takeover=Takeover(0.0, [(0.0, RankStarted(rank=0, pid=7))], []),
     )
+    arrived.append(numbers)
     leftovers = job.run()
     if leftovers is None:
         job.detach()
     os.close(other_fd)
     assert (leftovers is None, connection.must_end) == (detaches, not detaches)
+
+
+def test_a_host_that_came_back_is_reported_by_its_newest_agent(readable_fd):
+    """The first agent cannot be reached, and later neither can the second one."""
+    host, unreached = Host("b", 1), FakeConnection(readable_fd)
+    unreached.wait = lambda timeout_s: None
+    job, _ = make_job(readable_fd, host, unreached)
+    job._sessions[0].silent = True
+    connection = FakeConnection(readable_fd)
+    job._sessions.append(AgentSession(host, connection, b"", b"", 30.0))
+    assert str(job._leftovers()) == "0 processes left on 1 host"
+    job._left.clear()
+    connection.wait = unreached.wait
+    job._sessions[1].silent = True
+    text = str(job._leftovers())
+    assert text.startswith("0 processes left on 0 hosts; b cannot be reached")
+
+
+def test_a_host_that_is_no_longer_named_when_its_agent_is_ready_gets_no_rank(
+    readable_fd,
+):
+    job, _ = make_job(readable_fd, LOCALHOST, FakeConnection(readable_fd))
+    host = Host("late", 1)
+    session = AgentSession(host, FakeConnection(readable_fd), b"", b"", 30.0)
+    discarded = []
+    job._discovery = SimpleNamespace(step=lambda: (Host("localhost", 1),))
+    job._arrivals = SimpleNamespace(
+        keep=lambda hosts: None,
+        take=lambda: [Arrival(HostPlan(0, host, ()), session)],
+        discard=discarded.append,
+        is_due=lambda host: True,
+        begin=lambda wanted, known: None,
+    )
+    job._look_for_hosts()
+    assert discarded == [session]
+    assert session not in job._sessions
