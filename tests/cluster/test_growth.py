@@ -87,10 +87,7 @@ def test_a_job_goes_on_without_hosts_that_fail(cluster, ssh_config, tmp_path):
         assert job.left() == {}
 
 
-def test_an_agent_that_is_being_started_does_not_outlive_bfrun(
-    cluster, ssh_config, tmp_path
-):
-    """Nor does a check of a host."""
+def test_the_check_of_a_host_does_not_outlive_bfrun(cluster, ssh_config, tmp_path):
     node1, node2, _ = cluster.hosts
     options, _ = growing_command(tmp_path, [("node1:1", 1)], [])
     options += [*ssh_config, "-np", "1"]

@@ -139,11 +139,19 @@ def test_close_ends_the_script(asking, hanging):
 def test_a_script_does_not_outlive_a_killed_bfrun(script, tmp_path):
     pids = tmp_path / "pids"
     path = script(f"sleep 1000 & echo $! $$ >{pids}.new; mv {pids}.new {pids}; wait")
-    asks = "from bfrun.driver.host_discovery import await_hosts\n"
-    asks += f"await_hosts({path!r}, 1, 1000.0, print)"
+    watched = tmp_path / "watched"
+    asks = f"""
+import pathlib, time
+from bfrun.driver.host_discovery import HostDiscovery
+discovery = HostDiscovery({path!r}, print)
+discovery.step()  # from now on, the guard ends the script
+pathlib.Path({str(watched)!r}).touch()
+time.sleep(1000)
+"""
     asker = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT)
     try:
         wait_until(pids.exists, "the script has not begun")
+        wait_until(watched.exists, "the guard does not watch")
     finally:
         asker.kill()
         asker.wait(DEADLINE_S)
