@@ -422,7 +422,11 @@ class RankSupervisor:
         elif isinstance(said, Goodbye):
             self.membership.goodbye(rank)
         elif isinstance(said, Failing):
-            self._announce(self.membership.failing(rank, said))
+            returning = self._admissions.apart & self._admissions.joining
+            is_returning = rank in returning
+            self._announce(
+                self.membership.failing(rank, said, is_returning=is_returning)
+            )
         elif isinstance(said, RankExcluded):
             self._on_excluded(rank, said)
         elif isinstance(said, RankApart):
