@@ -62,6 +62,8 @@ class Admissions:
         # The generation in which each rank trains, if it is not the first one.
         self._generation_of: dict[int, int] = {}
         self._has_finished = False
+        # Whether a lineage has become the primary, but no generation has begun since.
+        self._has_adopted = False
         self._current: _Generation | None = None
         self._number = 0
 
@@ -267,7 +269,8 @@ class Admissions:
         """Begin a generation if newcomers wait; other ranks may be missing."""
         if self._current is not None:
             return []
-        adopts = self._adopt()
+        self._has_adopted |= self._adopt()
+        adopts = self._has_adopted
         if not self.is_possible:
             return []
         size = self.size
@@ -329,6 +332,8 @@ class Admissions:
         if current.is_open or not current.ranks <= current.ready:
             return []
         current.is_open = True
+        if current.adopts:
+            self._has_adopted = False
         self.size = current.size
         frame = JoinOpen(generation=current.number)
         return [(sorted(current.ranks), frame)]
