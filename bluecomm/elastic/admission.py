@@ -191,11 +191,14 @@ class Admission:
         if before is not None and world.rank in rendezvous.returning:
             _stay_apart(world, rendezvous, before.world.members.lineage)
         self._agent.send(Joined(generation=rendezvous.generation))
+        what = f"{format_ranks(newcomers, noun=True)} joined"
+        if not newcomers:
+            what = f"{format_ranks(left, noun=True)} became the primary"
         _log.log(
             logging.WARNING if world.rank == left[0] else logging.INFO,
-            "elastic: generation %d: %s joined",
+            "elastic: generation %d: %s",
             rendezvous.generation,
-            format_ranks(newcomers, noun=True),
+            what,
         )
         after = current_communicator()
         thread = threading.Thread(
@@ -309,6 +312,9 @@ class NextGeneration:
                     has_ended = self._has_ended.wait(_AGAIN_S)
                     if not (has_ended or refuses_newcomers()):
                         self._agent.send(Admits(willing=True))
+                        # The training may end here, and its word must be the last.
+                        if self._has_ended.is_set():
+                            self._agent.send(Admits(willing=False))
             return
         self._is_decided.wait()
         with self._counting:
