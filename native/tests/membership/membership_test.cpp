@@ -390,7 +390,8 @@ TEST(membership, a_held_member_leaves_also_if_each_turn_is_late) {
   for (const int i : {0, 1}) {
     talk[2].observe(MemberTalk::uid(i), Evidence::kSilent, talk.now);
   }
-  for (auto counted = MembershipTiming::Duration{0}; counted <= kTiming.split; counted += kTiming.jump) {
+  for (auto counted = MembershipTiming::Duration{0}; counted <= kTiming.split;
+       counted += kTiming.jump) {
     CHECK(talk[2].epoch().lineage == Epoch::kPrimary);
     talk.now += 2 * kTiming.jump;
     talk[2].tick(talk.now);

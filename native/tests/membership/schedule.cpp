@@ -422,11 +422,11 @@ void Schedule::check_lineages(int index) const {
 // Returns whether all living members of a member's epoch have this epoch.
 bool Schedule::shares_epoch(const Membership& membership) const {
   const Epoch& epoch = membership.epoch();
-  return std::all_of(
-      epoch.members.begin(), epoch.members.end(), [&](const Member& member) {
-        const Node& them = nodes_[at(index_of(member.uid))];
-        return !them.alive || them.membership->epoch() == epoch;
-      });
+  return std::all_of(epoch.members.begin(), epoch.members.end(),
+                     [&](const Member& member) {
+                       const Node& them = nodes_[at(index_of(member.uid))];
+                       return !them.alive || them.membership->epoch() == epoch;
+                     });
 }
 
 // Returns whether each living member goes on, with the primary or without, and counts
