@@ -54,13 +54,16 @@ class Admissions:
         self._waiting: set[int] = set()
         # Ranks that train in a lineage of their own, with its name. They wait, too.
         self._apart: dict[int, str] = {}
-        # Ranks of which nobody knows yet in which lineage they train.
-        self._unsure: set[int] = set()
+        # Ranks of which nobody knows yet in which lineage they train, with the
+        # generation whose primary they may have left.
+        self._unsure: dict[int, int] = {}
         # Ranks that have said so since they have joined.
         self._told: set[int] = set()
         # The generation in which each rank trains, if it is not the first one.
         self._generation_of: dict[int, int] = {}
         self._has_finished = False
+        # Whether a lineage has become the primary, but no generation has begun since.
+        self._has_adopted = False
         self._current: _Generation | None = None
         self._number = 0
 
@@ -70,7 +73,7 @@ class Admissions:
         return (
             bool(self.present)
             and self.present <= self._willing
-            and not self._unsure & self.present
+            and self.present.isdisjoint(self._unsure)
         )
 
     @property
@@ -121,10 +124,28 @@ class Admissions:
             self._waiting.add(rank)
         return self._invite()
 
-    def doubt(self, rank: int) -> None:
-        """Note that others have excluded a rank, which will say how it goes on."""
-        if rank in self.present - self._told:
-            self._unsure.add(rank)
+    def doubt(self, rank: int, generation: int) -> bool:
+        """Note that others have excluded a rank, which will say how it goes on.
+
+        Args:
+            rank: The rank.
+            generation: The generation in which they have excluded it.
+
+        Returns:
+            Whether the rank takes part in this generation, and has not said so yet.
+        """
+        current = self._current
+        changes = (
+            current is not None
+            and generation == current.number
+            and rank in current.ranks - current.moved
+        )
+        if not changes and generation != self._generation_of.get(rank, 0):
+            return False
+        if rank not in self.present - self._told:
+            return False
+        self._unsure[rank] = generation
+        return True
 
     def split(
         self, rank: int, lineage: str, generation: int, members: Collection[int]
@@ -137,6 +158,7 @@ class Admissions:
             generation: The generation that it has left by this.
             members: The ranks that have begun the lineage.
         """
+        self._settle(rank, generation)
         current = self._current
         if current is not None and generation == current.number:
             if not current.is_open:
@@ -145,25 +167,32 @@ class Admissions:
             current.ranks.discard(rank)
             current.newcomers.discard(rank)
             self._generation_of[rank] = generation
-            self._leave(rank, lineage, members)
+            self._leave(rank, lineage, generation, members)
             return self._finish(current)
         if generation != self._generation_of.get(rank, 0):
-            return []  # it has left that world
+            return self._invite()  # it has left that world
         if current is None or rank not in current.ranks:
-            self._leave(rank, lineage, members)
+            self._leave(rank, lineage, generation, members)
             return self._invite()
         if current.is_open:
             return []  # it changes to a world that need not have split
-        self._leave(rank, lineage, members)
+        self._leave(rank, lineage, generation, members)
         current.newcomers.discard(rank)
         return self._cancel(f"rank {rank} trains apart from the others")
 
-    def _leave(self, rank: int, lineage: str, members: Collection[int]) -> None:
+    def _settle(self, rank: int, generation: int) -> None:
+        """Note that a rank goes on otherwise than in the primary of a generation."""
+        if self._unsure.get(rank, generation + 1) <= generation:
+            del self._unsure[rank]
+
+    def _leave(
+        self, rank: int, lineage: str, generation: int, members: Collection[int]
+    ) -> None:
         self.present.discard(rank)
-        self._unsure.discard(rank)
         self._apart[rank] = lineage
         self._told.add(rank)
-        self._unsure |= self.present & set(members) - self._told
+        for other in self.present & set(members) - self._told:
+            self._unsure[other] = generation
         self._waiting.add(rank)
 
     def publish(self, rank: int, generation: int, record: Any) -> Answers:
@@ -203,6 +232,7 @@ class Admissions:
         if rank in current.ranks:
             self._generation_of[rank] = generation
             self._told.discard(rank)
+            self._settle(rank, generation - 1)
         has_joined = rank in current.newcomers and rank in current.ranks
         if has_joined:
             self.present.add(rank)
@@ -214,7 +244,7 @@ class Admissions:
         self._has_finished |= has_finished and rank in self.present
         self.present.discard(rank)
         self._apart.pop(rank, None)
-        self._unsure.discard(rank)
+        self._unsure.pop(rank, None)
         self._generation_of.pop(rank, None)
         self._told.discard(rank)
         self._willing.discard(rank)
@@ -239,7 +269,8 @@ class Admissions:
         """Begin a generation if newcomers wait; other ranks may be missing."""
         if self._current is not None:
             return []
-        adopts = self._adopt()
+        self._has_adopted |= self._adopt()
+        adopts = self._has_adopted
         if not self.is_possible:
             return []
         size = self.size
@@ -301,6 +332,8 @@ class Admissions:
         if current.is_open or not current.ranks <= current.ready:
             return []
         current.is_open = True
+        if current.adopts:
+            self._has_adopted = False
         self.size = current.size
         frame = JoinOpen(generation=current.number)
         return [(sorted(current.ranks), frame)]

@@ -250,8 +250,16 @@ class Membership:
         text = f"rank {rank} on {member.host} could not be started: {error}"
         return self._lost(member, "not started", text, NOT_STARTED_CODE)
 
-    def failing(self, rank: int, said: Failing) -> list[Change]:
-        """Note that an error ends the program of a rank, whose process still runs."""
+    def failing(
+        self, rank: int, said: Failing, *, is_returning: bool = False
+    ) -> list[Change]:
+        """Note that an error ends the program of a rank, whose process still runs.
+
+        Args:
+            rank: The rank.
+            said: Its last words.
+            is_returning: Whether it has trained apart, and was about to join again.
+        """
         member = self.members[rank]
         text = f"{_describe(member)} {said.deed}"
         root = self._root(said.peers)
@@ -262,6 +270,8 @@ class Membership:
         # An error about a lost rank has other numbers and names on each rank.
         error = said.cause if said.peers else f"{said.cause}: {said.reason}"
         has_waited = said.peers or said.cause == "CommunicationTimeout"
+        if is_returning:
+            error = ""  # the network between it and the others may be cut again
         if member.is_on_trial or (member.is_joining and has_waited):
             # It has waited in vain, the rank with its state was lost, or a machine that
             # is new to the job may lack something.

@@ -308,6 +308,10 @@ class RankSupervisor:
         # A rank that has changed may call init again before the newcomers have.
         self._records.returned(self._admissions.joining, self._admissions.size)
         has_joined, answers = self._admissions.moved(rank, said.generation)
+        if rank in self._doubted_at:
+            _, doubt = self._doubted_at[rank]
+            if doubt.generation < said.generation:  # from an earlier world
+                del self._doubted_at[rank]
         if has_joined:
             process = self.membership.joined(rank)
             self.starts.joined(rank)
@@ -356,8 +360,8 @@ class RankSupervisor:
             return
         if self._config.partition == "both" and said.cause != "stopped":
             # It says so itself if it trains on. Others that train apart do not know.
-            if not {teller, said.rank} & self._admissions.apart:
-                self._admissions.doubt(said.rank)
+            is_apart = {teller, said.rank} & self._admissions.apart
+            if not is_apart and self._admissions.doubt(said.rank, said.generation):
                 self._doubted_at.setdefault(said.rank, (time.monotonic(), said))
             return
         self._exclude(said)
@@ -378,6 +382,8 @@ class RankSupervisor:
     def _on_apart(self, rank: int, said: RankApart) -> None:
         """Have a rank join again that trains on apart from the others."""
         self._doubted_at.pop(rank, None)
+        if rank not in self.membership.survivors:
+            return  # it was lost, and is to be started again
         if said.lineage not in self._lineages:
             self._lineages.add(said.lineage)
             self._say(
@@ -416,7 +422,11 @@ class RankSupervisor:
         elif isinstance(said, Goodbye):
             self.membership.goodbye(rank)
         elif isinstance(said, Failing):
-            self._announce(self.membership.failing(rank, said))
+            returning = self._admissions.apart & self._admissions.joining
+            is_returning = rank in returning
+            self._announce(
+                self.membership.failing(rank, said, is_returning=is_returning)
+            )
         elif isinstance(said, RankExcluded):
             self._on_excluded(rank, said)
         elif isinstance(said, RankApart):

@@ -49,13 +49,14 @@ class RankExcluded(Frame, kind="excluded", route=RANK_TO_DRIVER):
     """The ranks have agreed to go on without a rank that may still run.
 
     It has been ``stopped`` or ``silent`` for these seconds, or its link to another rank
-    is ``broken``. The driver kills it.
+    is ``broken``. The driver kills it. ``generation`` is the world without it.
     """
 
     rank: int
     cause: str
     seconds: float
     stay: int = 0
+    generation: int = 0
 
 
 class RankApart(Frame, kind="apart", route=RANK_TO_DRIVER):

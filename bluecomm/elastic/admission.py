@@ -30,6 +30,7 @@ from bluecomm.optim import ownership
 from bluecomm.optim.regrouping import Regrouping
 from bluecomm.runtime import Communicator, current_communicator, current_process
 from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.members import PRIMARY
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection, News
 from bluecomm.runtime.rendezvous.generation import (
     GenerationCancelled,
@@ -43,6 +44,8 @@ _log = logging.getLogger("bluecomm")
 _NAME = "elastic.generation"
 # How long the end of a training waits for the threads that make or end a generation.
 _JOIN_S = 5.0
+# How long a rank waits to learn that those that hand over their state have gone.
+_GONE_S = 10.0
 # How long after a failed attempt a rank lets others in again.
 _AGAIN_S = 5.0
 
@@ -185,12 +188,17 @@ class Admission:
         world.members.take_over(earlier, newcomers)
         begin_generation(left)
         _hand_over(self._state, world, rendezvous, left)
+        if before is not None and world.rank in rendezvous.returning:
+            _stay_apart(world, rendezvous, before.world.members.lineage)
         self._agent.send(Joined(generation=rendezvous.generation))
+        what = f"{format_ranks(newcomers, noun=True)} joined"
+        if not newcomers:
+            what = f"{format_ranks(left, noun=True)} became the primary"
         _log.log(
             logging.WARNING if world.rank == left[0] else logging.INFO,
-            "elastic: generation %d: %s joined",
+            "elastic: generation %d: %s",
             rendezvous.generation,
-            format_ranks(newcomers, noun=True),
+            what,
         )
         after = current_communicator()
         thread = threading.Thread(
@@ -304,6 +312,9 @@ class NextGeneration:
                     has_ended = self._has_ended.wait(_AGAIN_S)
                     if not (has_ended or refuses_newcomers()):
                         self._agent.send(Admits(willing=True))
+                        # The training may end here, and its word must be the last.
+                        if self._has_ended.is_set():
+                            self._agent.send(Admits(willing=False))
             return
         self._is_decided.wait()
         with self._counting:
@@ -355,14 +366,48 @@ def _hand_over(
     if not takers or world.rank not in ranks:
         return
     group = Communicator(world, ranks, owner="elastic.hand_over")
+    if keeps:
+        state.save()
     try:
         state.hand_over(group, donor, "elastic.hand_over", keeps=keeps)
     except BluecommError as error:
+        if keeps:
+            state.restore()
+            _go_on_apart(world, donors, error)
+            return
         if world.rank != donor:
             raise
         _log.warning("elastic: a newcomer could not take over the state: %s", error)
     finally:
         group.free()
+
+
+def _go_on_apart(world: World, donors: Sequence[int], error: BluecommError) -> None:
+    """Go on as before if a rank that was to return is cut off once more.
+
+    Raises:
+        BluecommError: A rank with the state is left, so this one must not go on with
+            another state. ``run`` does not retry, and bfrun starts the rank again.
+    """
+    if world.members.await_gone(donors, _GONE_S):
+        _log.info("elastic: the others cannot be reached any more: %s", error)
+        return
+    raise BluecommError(
+        f"elastic.run on rank {world.rank}: it could not take over the state of rank "
+        f"{donors[0]}: {error}; bfrun starts this rank again",
+        rank=world.rank,
+        peers=donors[:1],
+    ) from error
+
+
+def _stay_apart(world: World, rendezvous: GenerationRendezvous, lineage: str) -> None:
+    """Keep the name of a lineage if the primary, which has saved, has finished."""
+    primary = [rank for rank in range(world.size) if rank not in rendezvous.newcomers]
+    members = world.members
+    all_gone = members.await_gone(primary, 0.0)
+    has_finished = any(members.has_finished(rank) for rank in primary)
+    if all_gone and has_finished and members.lineage == PRIMARY:
+        members.lineage = lineage
 
 
 def _retire(

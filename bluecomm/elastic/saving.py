@@ -16,8 +16,10 @@ def may_save() -> bool:
     """Return whether this rank is the one that saves what all ranks have trained.
 
     It is the lowest rank that is left. While the network is cut
-    (``bfrun --partition both``), it is the lowest one of the primary side, so no two
-    ranks write to one file. A rank that waits for others may not save.
+    (``bfrun --partition both``), it is the lowest one of the primary side. A rank that
+    waits for others may not save. At the begin of a cut, both sides may believe for a
+    moment that they may save, until one of them notices the cut. So write another file
+    and rename it, as ``save`` does.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -59,7 +61,9 @@ def save(content: Any, path: str | os.PathLike[str]) -> Path | None:
     target = Path(path)
     if lineage() != PRIMARY:
         target = target.with_name(f"{target.stem}.{lineage()}{target.suffix}")
-    part = target.with_name(f"{target.name}.part")
+    # For a moment two sides may both save, perhaps on hosts with equal process ids.
+    rank = current_process().communicator.world.rank
+    part = target.with_name(f"{target.name}.{rank}.{os.getpid()}.part")
     torch.save(content, part)
     os.replace(part, target)
     return target

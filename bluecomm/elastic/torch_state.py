@@ -115,7 +115,7 @@ class TorchState(ObjectState):
         self, group: Communicator, donor: int, name: str, *, keeps: bool = False
     ) -> None:
         """Give newcomers the state of the donor; see ``ObjectState.hand_over``."""
-        if group.world.rank != donor:
+        if group.world.rank != donor and not keeps:
             # Nobody goes back to a newcomer's first state, so the copy of the new one
             # takes its memory. The other ranks wait for the newcomer meanwhile.
             self._spare_parts, self._saved_parts = self._saved_parts, {}

@@ -160,6 +160,7 @@ class MemberFeed:
                 cause=change["cause"],
                 seconds=change["silent_s"],
                 stay=self._world.rendezvous.assignment.stays[change["rank"]],
+                generation=self._world.rendezvous.assignment.epoch,
             )
             with contextlib.suppress(BluecommError):  # its reading thread reports it
                 agent.send(frame)

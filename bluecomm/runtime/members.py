@@ -92,6 +92,11 @@ class Members:
                 one.kind == "lost" and one.rank == rank for one in self._events
             )
 
+    def has_finished(self, rank: int) -> bool:
+        """Return whether a rank has gone because its program has ended."""
+        with self._lock:
+            return any(e.kind == "finished" and e.rank == rank for e in self._events)
+
     def remove(self, rank: int, kind: str, text: str) -> None:
         """Note that a rank has gone, and call the listeners."""
         with self._lock:
@@ -123,6 +128,11 @@ class Members:
             return self._lock.wait_for(
                 lambda: self._missing.issubset(self._gone), timeout_s
             )
+
+    def await_gone(self, ranks: Collection[int], timeout_s: float) -> bool:
+        """Wait until all of some ranks have gone; return whether they have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: {*ranks} <= {*self._gone}, timeout_s)
 
     def note(self, kind: str, text: str, left: tuple[int, ...]) -> None:
         """Note an event that is not about one rank."""

@@ -1,9 +1,9 @@
 """A rank that trains while its network is cut and heals again.
 
 ``python -m tests.support.parting FOLDER``: each rank pulls its model towards its own
-number, and averages it with its neighbors. It measures the consensus distance before
-the cut, and in each round after the sides have joined again. Then it prints what it has
-seen as JSON.
+number, and averages it with its neighbors. It trains on after the sides have joined
+again. Then it prints as JSON what it has seen, with its weight in each step in which
+all ranks were together: ``before`` the network has healed, and ``after`` that.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ import torch
 
 import bluecomm as bf
 
-# Rounds before the cut, and after the sides have joined again.
-BEFORE, AFTER = 30, 40
+RANKS = 4
+# Steps after the sides have joined again.
+AFTER = 40
 RATE = 0.05
 
 
-def distance(model: torch.nn.Module) -> float:
-    """Return the largest difference between the models of two ranks. Collective."""
-    values = bf.allgather(model.weight.detach().reshape(1, -1))
-    return float((values.max(0).values - values.min(0).values).max())
-
-
-def write(folder: Path, rank: int, step: int) -> None:
+def write(folder: Path, rank: int, step: int, together: int) -> None:
     """Show other processes how far this rank is, and on which side."""
     told = {
         "step": step,
+        "together": together,
         "lineage": bf.elastic.lineage(),
         "members": bf.elastic.members(),
         "may_save": bf.elastic.may_save(),
@@ -40,6 +36,11 @@ def write(folder: Path, rank: int, step: int) -> None:
     path = folder / f"progress-{rank}.new"
     path.write_text(json.dumps(told))
     path.replace(folder / f"progress-{rank}")
+
+
+def is_complete() -> bool:
+    """Return whether this rank trains with all others."""
+    return bf.elastic.lineage() == "primary" and len(bf.elastic.members()) == RANKS
 
 
 def main() -> None:
@@ -55,38 +56,53 @@ def main() -> None:
         algorithm="neighbor_allreduce",
     )
     state = bf.elastic.TorchState(model, optimizer, step=0, left=AFTER)
-    found: dict[str, object] = {"rank": rank, "after": [], "saved": []}
+    before: dict[int, float] = {}
+    after: dict[int, float] = {}
+    saved: list[str] = []
 
     @bf.elastic.run
     def train(state: bf.elastic.TorchState) -> None:
-        # On a very busy machine ranks may part and join again before the cut.
-        has_merged = (folder / "healed").exists()
+        # On a very busy machine ranks may part and join again at any time. Before the
+        # sides have joined again, no rank is with all others.
+        has_merged = (folder / "healed").exists() and is_complete()
+        if has_merged:
+            state.left = AFTER
+        together = 0
         while state.left:
             optimizer.zero_grad()
             pull = model(torch.eye(4)) - rank
             (pull.square().sum() / 2).backward()
             optimizer.step()
             state.step += 1
-            if state.step == BEFORE:
-                found["before"] = distance(model)
+            weight = float(model.weight.detach()[0, 0])
             if has_merged:
-                found["after"].append(distance(model))
+                after[state.step] = weight
                 state.left -= 1
-            elif bf.elastic.lineage() != "primary" or len(bf.elastic.members()) < 4:
+            elif is_complete():
+                before[state.step] = weight
+                together += 1
+            else:
                 path = bf.elastic.save(model.state_dict(), folder / "model.pt")
-                if path is not None and path.name not in found["saved"]:
-                    found["saved"].append(path.name)
-            write(folder, rank, state.step)
+                if path is not None and path.name not in saved:
+                    saved.append(path.name)
+            write(folder, rank, state.step, together)
             state.check_host_updates()
             time.sleep(0.01)
 
     train(state)
-    found["step"] = state.step
-    found["lineage"] = bf.elastic.lineage()
-    found["may_save"] = bf.elastic.may_save()
-    found["members"] = bf.elastic.members()
-    found["split"] = [list(e.left) for e in bf.elastic.events() if e.kind == "split"]
-    found["joined"] = sorted(e.rank for e in bf.elastic.events() if e.kind == "joined")
+    events = bf.elastic.events()
+    found = {
+        "rank": rank,
+        "step": state.step,
+        "lineage": bf.elastic.lineage(),
+        "may_save": bf.elastic.may_save(),
+        "split": [list(event.left) for event in events if event.kind == "split"],
+        "joined": sorted(event.rank for event in events if event.kind == "joined"),
+        "saved": saved,
+        "before": before,
+        "after": after,
+    }
+    bf.barrier()  # nobody ends before all have looked
     print(json.dumps(found), flush=True)
 
 

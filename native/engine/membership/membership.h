@@ -103,6 +103,7 @@ class Membership {
   void advance_secession(Time now);
   void claim_again(Time now);
   MembershipMessage claim() const;
+  bool has_left_us(Uid sender, const MembershipMessage& message) const;
   void answer_founder(Uid sender, const MembershipMessage& message);
 
   // membership_decisions.cpp

@@ -42,6 +42,7 @@ bool Membership::receive_split(Uid sender, const MembershipMessage& message, Tim
   if (!secession_) {
     if (!is_claim) return false;
     if (!is_here) {
+      if (has_left_us(sender, message)) observe(sender, Evidence::kBroken, now);
       answer_founder(sender, message);
       return true;
     }
@@ -87,6 +88,16 @@ MembershipMessage Membership::claim() const {
   claim.limit = static_cast<std::uint64_t>(secession_->stage());
   claim.proposal.survivors = secession_->claim();
   return claim;
+}
+
+// Returns whether a claim shows that its sender, a member of the newest epoch here, has
+// left an earlier one without this member.
+bool Membership::has_left_us(Uid sender, const MembershipMessage& message) const {
+  if (!epoch().rank_of(sender) || message.number >= epoch().number) return false;
+  if (!founding_ || message.number > founding_->number) return true;
+  return message.epoch == founding_->epoch && message.size == founding_->size &&
+         message.limit != static_cast<std::uint64_t>(Secession::Stage::kGathering) &&
+         !message.proposal.survivors.contains(founding_->from);
 }
 
 // Repeats what this member claimed when it left an epoch, to another that leaves it.

@@ -53,7 +53,8 @@ void Secession::shrink(const MemberSet& unreachable, Time now) {
     if (rank == me_) continue;
     const Heard& one = heard(rank);
     const bool has_claimed = one.stage != Stage::kGathering;
-    const bool is_late = !has_claimed && now - since_ >= timing_.patience;
+    // Another member may have begun to gather up to `patience` after this one.
+    const bool is_late = !has_claimed && now - since_ >= 2 * timing_.patience;
     const bool goes_without_me = has_claimed && !one.claim.contains(me_);
     // A lineage that has been founded takes nobody else, and does not shrink.
     const bool has_founded = one.stage == Stage::kFounded && one.claim != claim_;

@@ -385,6 +385,46 @@ TEST(membership, a_member_that_has_left_takes_no_part_in_decisions) {
   CHECK_EQ(talk[2].epoch().size(), 1);
 }
 
+TEST(membership, a_held_member_leaves_also_if_each_turn_is_late) {
+  MemberTalk talk(3, Membership::Minority::kSplits);
+  for (const int i : {0, 1}) {
+    talk[2].observe(MemberTalk::uid(i), Evidence::kSilent, talk.now);
+  }
+  for (auto counted = MembershipTiming::Duration{0}; counted <= kTiming.split;
+       counted += kTiming.jump) {
+    CHECK(talk[2].epoch().lineage == Epoch::kPrimary);
+    talk.now += 2 * kTiming.jump;
+    talk[2].tick(talk.now);
+  }
+  talk.now += 2 * kTiming.jump;
+  talk[2].tick(talk.now);
+  CHECK(talk[2].epoch().lineage != Epoch::kPrimary);
+}
+
+TEST(membership, goes_on_without_a_member_that_has_left_an_earlier_epoch) {
+  MemberTalk talk(3, Membership::Minority::kSplits);
+  MembershipMessage claim;
+  claim.action = MembershipAction::kClaim;
+  claim.epoch = talk[0].epoch().id();
+  claim.size = 3;
+  claim.from = 1;
+  claim.limit = static_cast<std::uint64_t>(Secession::Stage::kFounded);
+  claim.proposal.survivors = MemberSet(3);
+  claim.proposal.survivors.insert(1);
+  claim.accusations = Accusations(3);
+  talk.runs = {true, true, false};
+  for (const int i : {0, 1}) {
+    talk[i].observe(MemberTalk::uid(2), Evidence::kStopped, talk.now);
+  }
+  talk.pass(kTiming.patience);
+  CHECK_EQ(talk[0].epoch().size(), 2);
+  talk.runs = {true, false, false};
+  talk[0].receive(MemberTalk::uid(1), claim, talk.now);
+  talk.pass(2 * kTiming.patience);
+  CHECK_EQ(talk[0].epoch().size(), 1);
+  CHECK_EQ(talk[0].epoch().lineage, Epoch::kPrimary);
+}
+
 TEST(membership, an_excluded_member_that_splits_goes_on_alone) {
   MemberTalk talk(3, Membership::Minority::kSplits);
   talk.runs = {true, true, false};

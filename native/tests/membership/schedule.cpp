@@ -419,13 +419,24 @@ void Schedule::check_lineages(int index) const {
   }
 }
 
-// Returns whether each living member goes on, with the primary or without.
+// Returns whether all living members of a member's epoch have this epoch.
+bool Schedule::shares_epoch(const Membership& membership) const {
+  const Epoch& epoch = membership.epoch();
+  return std::all_of(epoch.members.begin(), epoch.members.end(),
+                     [&](const Member& member) {
+                       const Node& them = nodes_[at(index_of(member.uid))];
+                       return !them.alive || them.membership->epoch() == epoch;
+                     });
+}
+
+// Returns whether each living member goes on, with the primary or without, and counts
+// on nobody who goes on otherwise.
 bool Schedule::has_split_for_good() const {
   if (in_flight_ > 0 || now_ < quiet_since_ + 3 * kBeat) return false;
-  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return !node.alive ||
            (node.membership->standing() == Membership::Standing::kMember &&
-            !node.membership->is_deciding());
+            !node.membership->is_deciding() && shares_epoch(*node.membership));
   });
 }
 

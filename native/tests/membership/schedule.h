@@ -125,6 +125,7 @@ class Schedule {
   bool is_settled() const;
   void check_end();
   void check_lineages(int index) const;
+  bool shares_epoch(const Membership& membership) const;
   bool has_split_for_good() const;
   void check_rounds(int a, int b) const;
 

@@ -38,6 +38,17 @@ TEST(secession, goes_on_without_those_that_do_not_leave) {
   CHECK(mine.claim() == set_of({3}));
 }
 
+TEST(secession, waits_for_the_claim_of_one_that_gathers_for_longer) {
+  Secession mine(4, 1, kSeceding, kBegin);
+  mine.hear(2, Stage::kGathering, set_of({2}));
+  CHECK(!mine.advance(set_of({0, 3}), kBegin));
+  CHECK(mine.claim() == set_of({1, 2}));
+  CHECK(!mine.advance(set_of({0, 3}), kBegin + kSeceding.patience));
+  mine.hear(2, Stage::kClaiming, set_of({1, 2}));
+  CHECK(mine.advance(set_of({0, 3}), kBegin + kSeceding.patience));
+  CHECK(mine.claim() == set_of({1, 2}));
+}
+
 TEST(secession, shrinks_to_what_all_claim) {
   Secession mine(4, 1, kSeceding, kBegin);
   for (const int rank : {2, 3}) mine.hear(rank, Stage::kGathering, set_of({rank}));

@@ -110,6 +110,9 @@ class Job:
         for process in leavers:
             process.lineage = lineage
             self.say(process, "split", lineage, process.generation, ranks)
+        for teller in {*others} - leavers:
+            for gone in leavers:
+                self.say(teller, "doubt", gone.rank, gone.stay, side[0])
 
     def check_side(self, process):
         """Check that a side of a generation has the ranks of one lineage only."""
@@ -123,6 +126,9 @@ class Job:
         what, stay, arguments = self.said[rank].popleft()
         if what == "ready":
             self.ready[arguments[0]].add(rank)
+        if what == "doubt":
+            self.doubt(rank, *arguments)
+            return
         answers = getattr(self.admissions, what)(rank, *arguments)
         self.send(answers[1] if what == "moved" else answers)
         if what == "ended":
@@ -130,6 +136,12 @@ class Job:
             self.admissions.respawned(rank, stay + 1)
             newcomer = self.alive[rank] = Process(rank, stay + 1)
             self.say(newcomer, "asked")
+
+    def doubt(self, teller, rank, stay, generation):
+        """Have the driver doubt a rank, unless it is known to be apart."""
+        known = stay == self.stays[rank] and teller in self.admissions.present
+        if known and not {teller, rank} & self.admissions.apart:
+            self.admissions.doubt(rank, generation)
 
     def send(self, answers):
         for ranks, frame in answers:
@@ -166,4 +178,5 @@ def test_all_ranks_train_together_in_the_end(first):
         found = [process.stays for process in job.alive.values()]
         assert found == [job.stays] * job.size, seed
         assert job.admissions.present == {*range(job.size)}, seed
+        assert job.admissions.is_possible, seed
         assert {p.lineage for p in job.alive.values()} == {"primary"}, seed

@@ -209,3 +209,18 @@ def test_ranks_may_let_in_old_numbers_only(growing):
     assert growing.set_willing(1, True, True) == [
         ([0, 1, 2], invite(2, [2], [0, 0, 1]))
     ]
+
+
+def test_an_adoption_that_is_cancelled_is_repeated():
+    admissions = Admissions(3)
+    for rank in range(3):
+        admissions.set_willing(rank, True)
+    for rank in (1, 2):
+        admissions.split(rank, "l", 0, [1, 2])
+    *_, (ranks, first) = admissions.ended(0)
+    assert (ranks, first.newcomers) == ([1, 2], [])
+    ((_, cancelled),) = admissions.set_willing(2, False)
+    assert isinstance(cancelled, JoinCancelled)
+    ((ranks, second),) = admissions.set_willing(2, True)
+    assert (ranks, second.newcomers) == ([1, 2], [])
+    assert second.generation == first.generation + 1

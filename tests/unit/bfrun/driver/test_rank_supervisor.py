@@ -9,10 +9,13 @@ from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.shutdown import Shutdown
 from bfrun.frames.agent_to_driver import FromRank, RankExited
 from bfrun.frames.driver_to_agent import SignalRanks
-from bfrun.frames.driver_to_rank import RankLost, StopNotice
+from bfrun.frames.driver_to_rank import Invite, RankLost, StopNotice
 from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import (
     Admits,
+    Joined,
+    JoinReady,
+    JoinRecord,
     Publish,
     RankApart,
     RankExcluded,
@@ -223,3 +226,41 @@ def test_an_excluded_rank_that_says_nothing_is_killed():
     supervisor.step(time.monotonic() + config.link_timeout_s + 61.0)
     supervisor.step(time.monotonic())
     assert kill(1) in router.sent
+
+
+def test_a_rank_that_was_excluded_from_an_earlier_world_is_not_doubted():
+    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+    router = FakeRouter()
+    plan = make_plan(config, {}, {})
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), print, None)
+    for rank in (0, 1):
+        tell(supervisor, rank, Publish(round=0, record={}))
+        tell(supervisor, rank, Admits(willing=True))
+    excluded = RankExcluded(rank=1, cause="silent", seconds=0.5)
+    tell(supervisor, 1, RankApart(lineage="l", generation=0, members=[1]))
+    for frame in [JoinRecord(generation=1, record={}), JoinReady(generation=1)]:
+        for rank in (0, 1):
+            tell(supervisor, rank, frame)
+    for rank in (0, 1):
+        tell(supervisor, rank, Joined(generation=1))
+    tell(supervisor, 0, excluded)  # it was late
+    supervisor.step(time.monotonic() + 1e6)
+    assert kill(1) not in router.sent
+    tell(supervisor, 0, excluded.replace(generation=1))
+    supervisor.step(time.monotonic() + 1e6)
+    supervisor.step(time.monotonic())
+    assert kill(1) in router.sent
+
+
+def test_a_lost_rank_does_not_join_as_one_that_is_apart():
+    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+    router, said = FakeRouter(), []
+    plan = make_plan(config, {}, {})
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
+    for rank in (0, 1):
+        tell(supervisor, rank, Publish(round=0, record={}))
+        tell(supervisor, rank, Admits(willing=True))
+    tell(supervisor, 0, RankExcluded(rank=1, cause="stopped", seconds=0.5))
+    tell(supervisor, 1, RankApart(lineage="l", generation=0, members=[1]))
+    assert not [frame for _, frame in router.sent if isinstance(frame, Invite)]
+    assert not [text for text in said if "trained on" in text]
