@@ -3,7 +3,7 @@
 ``python -m tests.support.joining FOLDER FAULT ALGORITHM...``: rank 2 kills itself after
 5 steps. With the fault ``donor`` or ``newcomer``, that one kills itself while the state
 is handed over. With ``stopped`` the newcomer stops itself then; besides, rank 3 kills
-itself when rank 2 does, and joins only after it. All ranks take 40 more steps once
+itself when rank 2 does, and joins only after it. All ranks take 80 more steps once
 nobody is missing.
 """
 
@@ -29,7 +29,8 @@ from tests.support.marked_models import (
 )
 
 VICTIM, LATER, KILLED_AT = 2, 3, 5
-AFTER = 40
+# Random matchings of 4 ranks need so many rounds to agree for certain.
+AFTER = 80
 # Steps of the others while the newcomer is not ready.
 MEANWHILE = 20
 # Value of a newcomer, far away from those of the others.

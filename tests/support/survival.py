@@ -1,7 +1,7 @@
 """A rank that trains with several algorithms while some of the ranks are hit by faults.
 
 Each rank steps until all of its optimizers have the graph of the ranks that are left,
-or collectives count only these ranks, and then takes 40 more steps. So all survivors do
+or collectives count only these ranks, and then takes 80 more steps. So all survivors do
 the same number of steps.
 """
 
@@ -28,7 +28,8 @@ from tests.support.marked_models import (
     take_step,
 )
 
-AFTER = 40
+# Random matchings of 7 ranks need so many rounds to agree for certain.
+AFTER = 80
 # Their ranks are still there afterwards.
 SPARING = ("late", "pause")
 # A rank that has left early has not failed.
