@@ -16,10 +16,14 @@ import torch
 from bfrun.text_table import align
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
-from bluecomm.compression import Codec, MinMaxUInt8
+from bluecomm.compression import Codec, HalfCast, MinMaxUInt8
 
 # Each entry makes a codec.
-CODECS: dict[str, Callable[[], Codec]] = {MinMaxUInt8.name: MinMaxUInt8}
+CODECS: dict[str, Callable[[], Codec]] = {
+    "half_cast_float16": lambda: HalfCast(torch.float16),
+    "half_cast_bfloat16": HalfCast,
+    MinMaxUInt8.name: MinMaxUInt8,
+}
 
 
 class Timed(NamedTuple):

@@ -6,12 +6,14 @@ bytes.
 
 from bluecomm.compression.cast import Compression, Compressor, check_compressor
 from bluecomm.compression.codec import Codec
+from bluecomm.compression.half_cast import HalfCast
 from bluecomm.compression.min_max_uint8 import MinMaxUInt8
 
 __all__ = [
     "Codec",
     "Compression",
     "Compressor",
+    "HalfCast",
     "MinMaxUInt8",
     "check_compressor",
 ]

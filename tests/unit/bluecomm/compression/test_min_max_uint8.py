@@ -5,20 +5,9 @@ import pytest
 import torch
 
 from bluecomm.compression import MinMaxUInt8
+from tests.unit.bluecomm.compression.encoding import decoded, encoded
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def encoded(codec, values):
-    nbytes = codec.encoded_nbytes(values.numel(), values.dtype)
-    code = torch.full((nbytes,), 77, dtype=torch.uint8)
-    return code, codec.encode(values, code)
-
-
-def decoded(codec, code, count, dtype):
-    values = torch.full((count,), 77.0, dtype=dtype)
-    codec.decode(code, values)
-    return values
 
 
 def levels(low, high):
