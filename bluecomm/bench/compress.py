@@ -1,4 +1,4 @@
-"""``compress``: times the codecs on one core, beside a copy of the same tensor."""
+"""``compress``: times the codecs on one core, beside what torch does to the tensor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,26 @@ import torch
 from bfrun.text_table import align
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
-from bluecomm.compression import Codec, HalfCast, MinMaxUInt8
+from bluecomm.compression import ChunkedTopK, Codec, HalfCast, MinMaxUInt8
 
 # Each entry makes a codec.
 CODECS: dict[str, Callable[[], Codec]] = {
     "half_cast_float16": lambda: HalfCast(torch.float16),
     "half_cast_bfloat16": HalfCast,
     MinMaxUInt8.name: MinMaxUInt8,
+    ChunkedTopK.name: ChunkedTopK,
+}
+
+
+def _top_k_of_chunks(source: torch.Tensor, into: torch.Tensor) -> None:
+    """Find the values that ``ChunkedTopK`` keeps, and their positions."""
+    torch.topk(source.view(-1, 4096).abs(), 64, sorted=False)
+
+
+# What torch does to the tensor; each function takes it and another one of its size.
+YARDSTICKS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "copy": lambda source, into: into.copy_(source),
+    "torch.topk of chunks": _top_k_of_chunks,
 }
 
 
@@ -30,10 +43,10 @@ class Timed(NamedTuple):
     """The milliseconds of each round.
 
     Attributes:
-        name: Name of a codec, or ``copy``.
-        ratio: Bytes of the values for each byte of the code.
-        encode_ms: The times of ``encode``, or of the copy.
-        decode_ms: The times of ``decode``; empty for the copy.
+        name: Name of a codec or of a yardstick.
+        ratio: Bytes of the values for each byte of the code; 1 for a yardstick.
+        encode_ms: The times of ``encode``, or of the yardstick.
+        decode_ms: The times of ``decode``; empty for a yardstick.
     """
 
     name: str
@@ -48,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "compress",
         help="time codecs beside a copy; needs no ranks",
         description="Encode, decode and copy a tensor of random float32 on one core, "
-        "in turns.",
+        "and find its largest values with torch.topk, in turns.",
     )
     parser.add_argument(
         "--mib", type=count, default=64, help="size of the tensor (default: 64)"
@@ -82,12 +95,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(values: int, rounds: int) -> list[Timed]:
-    """Time a copy and all codecs in turns, after one turn that is not counted."""
+    """Time yardsticks and codecs in turns, after one turn that is not counted."""
     source = torch.randn(values)
     into = torch.empty_like(source)
-    timed = [Timed("copy", 1.0, [], [])]
+    timed = [Timed(name, 1.0, [], []) for name in YARDSTICKS]
     turns: list[tuple[list[float], Callable[[], object]]] = [
-        (timed[0].encode_ms, lambda: into.copy_(source))
+        (one.encode_ms, lambda call=call: call(source, into))  # type: ignore[misc]
+        for one, call in zip(timed, YARDSTICKS.values(), strict=True)
     ]
     for name, make in CODECS.items():
         codec = make()

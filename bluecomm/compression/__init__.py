@@ -5,11 +5,13 @@ bytes.
 """
 
 from bluecomm.compression.cast import Compression, Compressor, check_compressor
+from bluecomm.compression.chunked_top_k import ChunkedTopK
 from bluecomm.compression.codec import Codec
 from bluecomm.compression.half_cast import HalfCast
 from bluecomm.compression.min_max_uint8 import MinMaxUInt8
 
 __all__ = [
+    "ChunkedTopK",
     "Codec",
     "Compression",
     "Compressor",

@@ -1,0 +1,152 @@
+"""``ChunkedTopK`` beside a sort in NumPy, byte for byte."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bluecomm.compression import ChunkedTopK
+from tests.unit.bluecomm.compression.encoding import decoded, encoded
+
+COUNTS = [0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 4096 + 63, 4 * 4096 + 700]
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def pack(positions):
+    """Return positions of 12 bits each as bytes, the first one in the lowest bits."""
+    number = sum(int(one) << 12 * i for i, one in enumerate(positions))
+    return number.to_bytes((12 * len(positions) + 7) // 8, "little")
+
+
+def chosen(part, k):
+    """Return the positions of the k largest magnitudes, ascending."""
+    return np.sort(np.argsort(-np.abs(part), kind="stable")[:k])
+
+
+def oracle(values, k):
+    """Return the bytes of float32 ``values``, and the values that they stand for."""
+    kept, positions, back = b"", b"", np.zeros_like(values)
+    for start in range(0, values.size, 4096):
+        part = values[start : start + 4096]
+        where = chosen(part, k)
+        kept += part[where].tobytes()
+        positions += pack(where)
+        back[start + where] = part[where]
+    return np.frombuffer(kept + positions, np.uint8), back
+
+
+def check(values, k):
+    codec = ChunkedTopK(k)
+    code, finite = encoded(codec, torch.from_numpy(values))
+    assert finite
+    expected, back = oracle(values, k)
+    np.testing.assert_array_equal(code.numpy(), expected)
+    near = decoded(codec, code, values.size).numpy()
+    np.testing.assert_array_equal(near.view(np.int32), back.view(np.int32))
+
+
+@pytest.mark.parametrize("k", [1, 3, 64, 511, 512, 513, 4095, 4096])
+@pytest.mark.parametrize("count", COUNTS)
+def test_bytes_and_values_follow_the_formula(count, k):
+    random = np.random.default_rng(count + k)
+    values = random.standard_normal(count).astype(np.float32)
+    values *= np.exp2(random.integers(-140, 120, count)).astype(np.float32)
+    check(values, k)
+
+
+@pytest.mark.parametrize("k", [1, 64, 600])
+def test_of_equal_magnitudes_the_first_are_kept(k):
+    random = np.random.default_rng(k)
+    check(np.zeros(5000, np.float32), k)
+    check(np.full(5000, -2.5, np.float32), k)
+    check(random.integers(-3, 4, 9000).astype(np.float32), k)
+    # Half of the zeros are negative, and two values differ in their last bit.
+    values = np.where(random.random(5000) < 0.5, -0.0, 0.0).astype(np.float32)
+    values[77] = np.float32(1)
+    values[78] = np.nextafter(np.float32(1), np.float32(2))
+    check(values, k)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=90),
+    st.integers(0, 4200),
+    st.integers(1, 100),
+)
+def test_any_values_follow_the_formula(few, zeros, k):
+    check(np.array(few + [0.0] * zeros, np.float32), k)
+
+
+@pytest.mark.parametrize("dtype", TYPES[1:])
+def test_half_types_keep_their_values(dtype):
+    torch.manual_seed(1)
+    values = torch.randn(4096 + 100).to(dtype)
+    codec = ChunkedTopK(32)
+    code, finite = encoded(codec, values)
+    assert finite
+    assert code.numel() == 2 * (2 * 32 + 48)
+    back = decoded(codec, code, values.numel(), dtype)
+    expected = oracle(values.float().numpy(), 32)[1]
+    np.testing.assert_array_equal(back.float().numpy(), expected)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("k", [1, 64, 4096])
+def test_a_chunk_that_is_not_finite_is_decoded_as_nan(bad, dtype, k):
+    values = torch.ones(2 * 4096 + 50, dtype=dtype)
+    values[4096 + 1234] = bad
+    codec = ChunkedTopK(k)
+    code, finite = encoded(codec, values)
+    assert not finite
+    back = decoded(codec, code, values.numel(), dtype)
+    assert back[4096:8192].isnan().all()
+    assert not torch.cat([back[:4096], back[8192:]]).isnan().any()
+    values[4096 + 4000] = bad
+    assert torch.equal(encoded(codec, values)[0], code)
+
+
+def test_several_threads_give_the_same_bytes():
+    torch.manual_seed(2)
+    values, codec = torch.randn(9 * 4096 + 5), ChunkedTopK()
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            code, finite = encoded(codec, values)
+            assert finite
+            results.append((code, decoded(codec, code, values.numel())))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_bytes_may_begin_anywhere_and_values_may_require_gradients():
+    values = torch.tensor([1.0, -1.0, 0.5], requires_grad=True)
+    codec, memory = ChunkedTopK(2), torch.zeros(13, dtype=torch.uint8)
+    assert codec.encode(values, memory[1:12])
+    near = torch.empty(3, requires_grad=True)
+    codec.decode(memory[1:12], near)
+    assert near.tolist() == [1.0, -1.0, 0.0]
+    assert memory[[0, 12]].tolist() == [0, 0]
+
+
+def test_bad_arguments_are_refused():
+    for k in (0, 4097):
+        with pytest.raises(ValueError, match=rf"k must be from 1 to 4096, .* got {k}"):
+            ChunkedTopK(k)
+    with pytest.raises(TypeError, match=r"chunked_top_k\.encode takes .*float64"):
+        ChunkedTopK().encode(torch.ones(4, dtype=torch.float64), torch.empty(0))
+    code, _ = encoded(ChunkedTopK(2), torch.ones(3))
+    assert code[8:].tolist() == [0, 1 << 4, 0]
+    # The second position becomes 3, one beyond the end.
+    code[9] = 3 << 4
+    with pytest.raises(
+        ValueError, match=r"position beyond .* chunk of 3 values; .*k=2"
+    ):
+        ChunkedTopK(2).decode(code, torch.empty(3))
