@@ -1,6 +1,7 @@
 #include "stream/delivery_rate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bluecomm::stream {
 namespace {
@@ -14,24 +15,35 @@ constexpr double kMargin = 2;
 void DeliveryRate::update(const Backlog& backlog, Clock::time_point now) {
   held_ = backlog.held;
   is_far_ = backlog.is_far;
-  // Negative if the kernel counts more bytes than were written.
-  const auto acknowledged = static_cast<std::int64_t>(backlog.sent - backlog.held);
-  if (begun_ && now - since_ < kSpan) return;
-  if (begun_) {
-    const auto count = std::max<std::int64_t>(acknowledged - acknowledged_before_, 0);
-    const double rate = static_cast<double>(count) /
-                        std::chrono::duration<double>(now - since_).count();
-    // If no bytes had to wait for the network, the measured rate is only a lower bound.
-    if (backlog.unsent > 0 || rate > rate_) {
-      rate_ = rate_ == 0 ? rate : (rate_ + rate) / 2;
-      measured_at_ = now;
-    } else if (now - measured_at_ >= kForget) {
-      rate_ = 0;
-    }
+  // The kernel may count more bytes than were written.
+  const std::uint64_t acknowledged =
+      backlog.sent - std::min<std::uint64_t>(backlog.sent, held_);
+  acknowledged_ = std::max(acknowledged_, acknowledged);
+  was_idle_ |= held_ == 0;
+  const bool is_over = begun_ && now - since_ >= kSpan;
+  if (is_over) {
+    const auto count = static_cast<double>(acknowledged_ - acknowledged_before_);
+    const double rate = count / std::chrono::duration<double>(now - since_).count();
+    const bool is_limit = backlog.unsent > 0 && !was_idle_;
+    if (is_limit || rate > rate_) measure(rate, now);
+    is_limit_ |= is_limit;
   }
+  if (now - measured_at_ >= kForget) {
+    rate_ = 0;
+    if (std::exchange(is_limit_, false)) unknown_from_ = acknowledged_;
+  }
+  // An interval begins with its first byte, or when the last one ends.
+  const bool has_bytes = held_ > 0 || acknowledged_ > acknowledged_before_;
+  if (begun_ && !is_over && has_bytes) return;
   begun_ = true;
+  was_idle_ = false;
   since_ = now;
-  acknowledged_before_ = acknowledged;
+  acknowledged_before_ = acknowledged_;
+}
+
+void DeliveryRate::measure(double rate, Clock::time_point now) {
+  rate_ = rate_ == 0 ? rate : (rate_ + rate) / 2;
+  measured_at_ = now;
 }
 
 bool leaves_chunk_to_others(std::span<const DeliveryRate* const> streams,
@@ -46,8 +58,9 @@ bool leaves_chunk_to_others(std::span<const DeliveryRate* const> streams,
     before += static_cast<double>(other->held());
   }
   if (rate == 0) return false;
-  // A stream of unknown rate gets one chunk, which shows how fast it is.
-  if (own.rate() == 0) return own.held() > 0;
+  // A stream that may be fast gets one chunk, and then as much as it has delivered,
+  // until it is busy for long enough to show how fast it is.
+  if (!own.is_limit()) return own.held() > own.delivered();
   return kMargin * static_cast<double>(own.held() + chunk) / own.rate() > before / rate;
 }
 

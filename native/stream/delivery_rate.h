@@ -23,28 +23,40 @@ struct Backlog {
 };
 
 // Estimates how fast a stream delivers: the bytes that the peer's kernel acknowledges
-// per second, over intervals of kSpan. The estimate falls only while bytes wait to be
-// sent, because a stream that merely waits for acknowledgments is not slow.
+// per second, over intervals of kSpan. If the stream was idle in an interval, or no
+// byte waited to be sent at its end, the stream could have delivered more. Such an
+// interval may raise the estimate, but does not show that the stream is slow.
 class DeliveryRate {
  public:
   static constexpr std::chrono::milliseconds kSpan{20};
-  // The rate of a stream that was idle for this long counts as unknown.
+  // The rate of a stream that has shown nothing for this long counts as unknown.
   static constexpr std::chrono::milliseconds kForget{1000};
 
   void update(const Backlog& backlog, Clock::time_point now);
 
   double rate() const { return rate_; }  // bytes per second; 0 if unknown
+  // Whether the stream is known not to deliver more.
+  bool is_limit() const { return is_limit_; }
   std::size_t held() const { return held_; }
+  // The bytes that were acknowledged since the rate was last a limit.
+  std::uint64_t delivered() const { return acknowledged_ - unknown_from_; }
   bool is_far() const { return is_far_; }
 
  private:
+  void measure(double rate, Clock::time_point now);
+
   double rate_ = 0;
+  bool is_limit_ = false;
   std::size_t held_ = 0;
   bool is_far_ = false;
   bool begun_ = false;
+  bool was_idle_ = false;  // in this interval
   Clock::time_point since_;
   Clock::time_point measured_at_;
-  std::int64_t acknowledged_before_ = 0;
+  // Bytes acknowledged: so far, when the interval began, when the rate became unknown.
+  std::uint64_t acknowledged_ = 0;
+  std::uint64_t acknowledged_before_ = 0;
+  std::uint64_t unknown_from_ = 0;
 };
 
 // Returns whether stream `index` should leave a chunk of `chunk` bytes to the streams

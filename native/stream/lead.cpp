@@ -10,9 +10,9 @@ namespace {
 // A path on which packets wait for longer than this has a queue that matters.
 constexpr std::chrono::microseconds kQueued{1000};
 
-// The least limit: two milliseconds of a network of 1 Gbit/s. Half of it does not keep
-// such a network busy if the ends share cores with other processes, and twice as much
-// lets the directions drift further apart.
+// The least limit per stream: two milliseconds of a network of 1 Gbit/s. Half of it
+// does not keep such a network busy if the ends share cores with other processes, and
+// twice as much lets the directions drift further apart.
 constexpr std::size_t kLeastLead = 256 << 10;
 
 }  // namespace
@@ -28,7 +28,8 @@ std::size_t lead_on(std::span<const PathState> streams) {
   }
   if (waiting < kQueued) return kAnyLead;
   // Whole chunks, so that the limit does not cut any.
-  return kLeastLead + 2 * on_the_way / kSmallChunk * kSmallChunk;
+  const std::size_t least = streams.size() * kLeastLead;
+  return least + 2 * on_the_way / kSmallChunk * kSmallChunk;
 }
 
 }  // namespace bluecomm::stream

@@ -25,7 +25,8 @@ struct PathState {
 // thereby slows down the other end, whose window is full until the acknowledgements
 // arrive, and an exchange takes as long as its slower direction. The limit keeps the
 // two directions in step, and still allows for what a path with a long round trip
-// holds.
+// holds. Each stream adds to it: a link uses several paths at the same time only if
+// chunks wait for all of them.
 std::size_t lead_on(std::span<const PathState> streams);
 
 }  // namespace bluecomm::stream

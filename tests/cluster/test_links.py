@@ -14,7 +14,7 @@ from tests.support.paths import sort_by_address, sort_by_port
 
 pytestmark = pytest.mark.cluster
 
-# Each rank prints its connections to the other, after 64 MiB each way.
+# Each rank prints its connections to the other, after 192 MiB each way.
 PROGRAM = """
 import dataclasses, json
 import torch
@@ -22,7 +22,7 @@ import bluecomm as bf
 
 bf.init()
 x = torch.ones(4 << 20)
-for _ in range(4):
+for _ in range(12):
     assert bf.allreduce(x, average=False).eq(2).all()
 (neighbor,) = bf.stats().neighbors
 print(json.dumps([dataclasses.asdict(one) for one in neighbor.streams]), flush=True)
@@ -95,4 +95,5 @@ def test_both_paths_carry_where_hosts_have_two_addresses(cluster, tmp_path):
             host = one["address"].rpartition(":")[0]
             counts[host] = counts.get(host, 0) + one["bytes_sent"]
     (both,) = (counts for counts in by_address if len(counts) == 2)
-    assert share_of_the_lesser(both.values()) >= 0.1
+    # Of equal paths, each carries half.
+    assert share_of_the_lesser(both.values()) >= 0.25

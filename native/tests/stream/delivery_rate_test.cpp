@@ -109,8 +109,49 @@ TEST(stream_delivery_rate, a_slow_far_stream_leaves_nothing) {
 
 TEST(stream_delivery_rate, bytes_held_by_a_slow_stream_count) {
   const DeliveryRate fast = steady(48'000'000, 0);
-  CHECK(!last_leaves({fast, steady(12'000'000, 0)}, 1024 * kKiB));
+  CHECK(!last_leaves({fast, steady(12'000'000, kKiB)}, 1024 * kKiB));
   CHECK(last_leaves({fast, steady(12'000'000, 256 * kKiB)}, 1024 * kKiB));
+}
+
+TEST(stream_delivery_rate, an_interval_with_idle_time_is_no_limit) {
+  DeliveryRate estimate;
+  estimate.update({}, Clock::time_point{});
+  estimate.update(waiting(kChunk, kChunk), Clock::time_point{1ms});
+  estimate.update(waiting(kChunk, 0), Clock::time_point{5ms});
+  estimate.update(waiting(2 * kChunk, kChunk), Clock::time_point{20ms});
+  CHECK(!estimate.is_limit());
+  CHECK_EQ(estimate.rate(), kChunk / 0.020);
+}
+
+TEST(stream_delivery_rate, the_time_before_the_first_byte_does_not_count) {
+  DeliveryRate estimate;
+  estimate.update({}, Clock::time_point{});
+  estimate.update({}, Clock::time_point{19ms});
+  estimate.update(waiting(2 * kChunk, 2 * kChunk), Clock::time_point{20ms});
+  CHECK_EQ(estimate.rate(), 0.0);
+  estimate.update(waiting(12 * kChunk, 2 * kChunk), Clock::time_point{39ms});
+  CHECK(estimate.is_limit());
+  CHECK_EQ(estimate.rate(), 10 * kChunk / 0.020);
+}
+
+TEST(stream_delivery_rate, a_stream_of_unknown_rate_gets_as_much_as_it_has_delivered) {
+  const DeliveryRate fast = steady(48'000'000, 0);
+  DeliveryRate quick;
+  quick.update(waiting(3 * kChunk, kChunk), Clock::time_point{});
+  CHECK_EQ(quick.delivered(), 2 * kChunk);
+  CHECK(!last_leaves({fast, quick}, kChunk));
+  quick.update(waiting(5 * kChunk, 3 * kChunk), Clock::time_point{1ms});
+  CHECK(last_leaves({fast, quick}, kChunk));
+}
+
+TEST(stream_delivery_rate, bytes_from_before_a_long_idle_time_do_not_count) {
+  DeliveryRate estimate = steady(40'000'000, 200 * kKiB);
+  CHECK(estimate.is_limit());
+  estimate.update(waiting(100'000'000, 0), Clock::time_point{120ms});
+  estimate.update(waiting(100'000'000, 0), Clock::time_point{2s});
+  CHECK_EQ(estimate.rate(), 0.0);
+  CHECK(!estimate.is_limit());
+  CHECK_EQ(estimate.delivered(), 0u);
 }
 
 TEST(stream_delivery_rate, a_stream_of_unknown_rate_gets_one_chunk) {
