@@ -44,7 +44,7 @@ def _kth_largest(keys, count, k, low, high):  # type: ignore[no-untyped-def]
 
 @compiled("boolean(float32[::1], float32[::1], uint8[::1], int64, int64, int64)")
 def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-def]
-    """Pick values of the chunks ``first`` to ``end``, and return whether all are finite.
+    """Pick values of chunks ``first`` to ``end``, and return whether all are finite.
 
     ``picked`` receives ``k`` values per chunk, and ``packed`` their positions. The last
     chunk has as many as it has values, if these are fewer than ``k``.
@@ -126,7 +126,7 @@ def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-de
 
 @compiled("boolean(float32[::1], uint8[::1], float32[::1], int64, int64, int64)")
 def decode(picked, packed, into, k, first, end):  # type: ignore[no-untyped-def]
-    """Decode the chunks ``first`` to ``end``, and return whether positions are valid."""
+    """Decode chunks ``first`` to ``end``, and return whether positions are valid."""
     stride = (3 * k + 1) // 2
     for number in range(first, end):
         part = into[number * CHUNK : (number + 1) * CHUNK]
