@@ -89,11 +89,11 @@ def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-de
         near = 0
         for row in range(CHUNK // _GROUPS):
             for j in range(reaching):
-                i = np.int32(row * _GROUPS + groups[j])
-                magnitude = np.int32(part[i] & _MAGNITUDE)
+                position = row * _GROUPS + groups[j]
+                magnitude = np.int32(part[position] & _MAGNITUDE)
                 magnitudes[near] = magnitude
-                positions[near] = i
-                near += magnitude >= least
+                positions[near] = position
+                near += int(magnitude >= least)
         most = np.int32(np.int32(highest) << _HALF | np.int32(0xFFFF))
         lowest = _kth_largest(magnitudes, near, wanted, least, most)
         ties = wanted

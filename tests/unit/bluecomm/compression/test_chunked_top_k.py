@@ -146,7 +146,5 @@ def test_bad_arguments_are_refused():
     assert code[8:].tolist() == [0, 1 << 4, 0]
     # The second position becomes 3, one beyond the end.
     code[9] = 3 << 4
-    with pytest.raises(
-        ValueError, match=r"position beyond .* chunk of 3 values; .*k=2"
-    ):
+    with pytest.raises(ValueError, match=r"position beyond .* of 3 values; .*k=2"):
         ChunkedTopK(2).decode(code, torch.empty(3))
