@@ -16,14 +16,15 @@ import torch
 from bfrun.text_table import align
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
-from bluecomm.compression import ChunkedTopK, Codec, HalfCast, MinMaxUInt8
+from bluecomm.compression import ChunkedTopK, Codec, HalfCast, MinMaxUInt8, TopK
 
-# Each entry makes a codec.
-CODECS: dict[str, Callable[[], Codec]] = {
-    "half_cast_float16": lambda: HalfCast(torch.float16),
-    "half_cast_bfloat16": HalfCast,
-    MinMaxUInt8.name: MinMaxUInt8,
-    ChunkedTopK.name: ChunkedTopK,
+# Each entry makes a codec for a number of values. Those that keep some keep 1 in 64.
+CODECS: dict[str, Callable[[int], Codec]] = {
+    "half_cast_float16": lambda _: HalfCast(torch.float16),
+    "half_cast_bfloat16": lambda _: HalfCast(torch.bfloat16),
+    MinMaxUInt8.name: lambda _: MinMaxUInt8(),
+    ChunkedTopK.name: lambda _: ChunkedTopK(64),
+    TopK.name: lambda count: TopK(count // 64),
 }
 
 
@@ -36,6 +37,7 @@ def _top_k_of_chunks(source: torch.Tensor, into: torch.Tensor) -> None:
 YARDSTICKS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "copy": lambda source, into: into.copy_(source),
     "torch.topk of chunks": _top_k_of_chunks,
+    "torch.topk": lambda source, _: source.abs().topk(len(source) // 64, sorted=False),
 }
 
 
@@ -104,7 +106,7 @@ def measure(values: int, rounds: int) -> list[Timed]:
         for one, call in zip(timed, YARDSTICKS.values(), strict=True)
     ]
     for name, make in CODECS.items():
-        codec = make()
+        codec = make(values)
         nbytes = codec.encoded_nbytes(values, source.dtype)
         code = torch.empty(nbytes, dtype=torch.uint8)
         one = Timed(name, 4 * values / nbytes, [], [])
