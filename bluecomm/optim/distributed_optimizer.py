@@ -17,6 +17,7 @@ from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.algorithms.local import Local
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
 from bluecomm.optim.coordinator import Coordinator
+from bluecomm.optim.derived_class import derive
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.ownership import next_number
 from bluecomm.optim.parameter_names import name_parameters, split_second
@@ -137,7 +138,7 @@ def DistributedOptimizer(  # noqa: N802
         models, pairs = split_second(model, named_parameters)
         named = name_parameters(optimizer, models, pairs)
         group_of = assign_groups(groups, named)
-    new = _rewrap(optimizer)
+    new = derive(optimizer, Distributed)
     new.__dict__[COORDINATOR_KEY] = Coordinator(
         name,
         new,
@@ -179,16 +180,6 @@ def _check_survives(kind: type[Algorithm], comm: Communicator) -> None:
             f"{name_of(kind)}, whose ranks must have equal models or windows; use one "
             f"of {', '.join(names_that_train_apart())}, or --partition primary"
         )
-
-
-def _rewrap(optimizer: torch.optim.Optimizer) -> Any:
-    """Return a distributed optimizer with the attributes of the plain one."""
-    cls = type(optimizer)
-    new: Any = cls.__new__(type(cls.__name__, (Distributed, cls), {}))
-    attributes = dict(optimizer.__dict__)
-    attributes.pop("step", None)  # a scheduler's patch, bound to the given optimizer
-    new.__dict__.update(attributes)
-    return new
 
 
 def _check_optimizer(optimizer: object) -> None:

@@ -14,6 +14,7 @@ from bluecomm.ops.refusal import Operation
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
+from bluecomm.optim.derived_class import copy_as_plain
 from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology.rank_lists import list_ranks
@@ -172,13 +173,7 @@ class Distributed(_Base):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A copy is a plain optimizer: the other ranks have no counterpart of it.
-        plain = next(
-            base
-            for base in type(self).__mro__
-            if issubclass(base, torch.optim.Optimizer)
-            and not issubclass(base, Distributed)
-        )
-        return _rebuild, (plain, self.__getstate__())
+        return copy_as_plain(self)
 
     # -- methods of distributed optimizers ---------------------------------------------
 
@@ -251,14 +246,6 @@ class Distributed(_Base):
             ValueError: The algorithm has no windows.
         """
         _coordinator(self).unregister_windows()
-
-
-def _rebuild(
-    cls: type[torch.optim.Optimizer], state: dict[str, Any]
-) -> torch.optim.Optimizer:
-    new = cls.__new__(cls)
-    new.__setstate__(state)
-    return new
 
 
 def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> None:
