@@ -62,6 +62,7 @@ from bluecomm.ops.sparse_allreduce import *
 from bluecomm.ops.tensor import *
 from bluecomm.optim import *
 from bluecomm.optim.factories import *
+from bluecomm.optim.fused.fuse import *
 from bluecomm.optim.join import *
 from bluecomm.optim.model_average import *
 from bluecomm.optim.optimizer_state import *

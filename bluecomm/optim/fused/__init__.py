@@ -1,0 +1,1 @@
+"""Fused optimizers: one step on flat memory instead of one step per parameter."""
