@@ -1,0 +1,22 @@
+"""``fuse``: the table, and the results as JSON."""
+
+import json
+
+from bluecomm.bench.__main__ import main
+from bluecomm.bench.fuse import OPTIMIZERS
+
+
+def test_all_optimizers_are_measured_in_both_forms(tmp_path, capsys):
+    path = tmp_path / "fuse.json"
+    sizes = ["--parameters", "3", "--elements", "5", "--rounds", "2"]
+    assert main(["fuse", *sizes, "--json", str(path)]) == 0
+    timed = json.loads(path.read_text())["timed"]
+    assert [one["name"] for one in timed] == list(OPTIMIZERS)
+    for one in timed:
+        assert len(one["plain_ms"]) == len(one["fused_ms"]) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 2 + len(OPTIMIZERS)
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    assert main(["fuse", "--json", str(tmp_path / "no" / "x.json")]) == 2
+    assert "fuse: " in capsys.readouterr().err
