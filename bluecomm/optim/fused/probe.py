@@ -126,9 +126,9 @@ def check_elementwise(
     reason, kinds = _refusal(optimizer, groups)
     if reason:
         raise ValueError(
-            f"fuse_optimizer: {name} cannot be fused: {reason}. Use it as it is; only "
-            "optimizers that update each element from its own gradient and state can "
-            "be fused"
+            f"fuse_optimizer: {name} cannot be fused: {reason}. Only optimizers that "
+            "update each element from its own gradient and state can be fused; use "
+            "this one as it is"
         )
     return kinds
 

@@ -101,6 +101,20 @@ def test_trains_in_a_wrapper(wrapper, algorithm, is_inside):
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
+@pytest.mark.parametrize("wrapper", [Fabric, OlderFabric])
+def test_wrapper_of_a_fused_optimizer(wrapper):
+    expected = linear()
+    wanted = train(expected, sgd(expected))
+    model = linear()
+    optimizer = wrapper(bf.fuse_optimizer(sgd(model)))
+    optimizer = bf.DistributedOptimizer(optimizer, model)
+    got = train(model, optimizer)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    assert optimizer.fusion_counts == (3, 3, 0)
+    assert type(copy.deepcopy(optimizer)) is torch.optim.SGD
+
+
 def test_a_copy_of_the_wrapper_is_a_plain_optimizer():
     model = linear()
     optimizer = Fabric(bf.DistributedOptimizer(sgd(model), model))

@@ -72,6 +72,25 @@ class Lion(torch.optim.Optimizer):
                 state["m"] = 0.99 * m + 0.01 * p.grad
 
 
+class Prepared(torch.optim.Optimizer):
+    """Has state that its constructor makes, and that its step expects."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {"sum": torch.full_like(p, 0.5), "steps": torch.zeros(1)}
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            state["steps"] += 1
+            state["sum"] += p.grad.square()
+            p -= 0.1 * p.grad / state["sum"].sqrt() / state["steps"]
+
+
 class Lars(torch.optim.SGD):
     """Scales the gradient of each parameter by norms, but not of vectors."""
 
@@ -147,6 +166,15 @@ def test_fuses_an_optimizer_without_a_fused_form():
     assert fused.param_groups[0]["steps"] == 3
     states = fused.state_dict()["state"], plain_lion.state_dict()["state"]
     torch.testing.assert_close(*states)
+
+
+def test_fuses_an_optimizer_whose_constructor_makes_state():
+    wanted = expected(lambda model: Prepared(model.parameters()))
+    model = linear()
+    fused = bf.fuse_optimizer(Prepared(model.parameters()))
+    check(train(model, fused), wanted)
+    assert fused.fusion_counts == (3, 3, 0)
+    assert fused.state[model[1].bias]["steps"].tolist() == [3.0]
 
 
 @pytest.mark.parametrize(
