@@ -91,6 +91,24 @@ class Prepared(torch.optim.Optimizer):
             p -= 0.1 * p.grad / state["sum"].sqrt() / state["steps"]
 
 
+class Forgetful(torch.optim.Optimizer):
+    """Drops some of its state after the second step, and all after the third."""
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            state["steps"] = state.get("steps", 0) + 1
+            state["m"] = 0.5 * state.get("m", 0) + p.grad
+            p -= 0.1 * state["steps"] * state["m"]
+            if state["steps"] == 2:
+                del state["m"]
+            elif state["steps"] == 3:
+                del self.state[p]
+
+
 class Lars(torch.optim.SGD):
     """Scales the gradient of each parameter by norms, but not of vectors."""
 
@@ -175,6 +193,17 @@ def test_fuses_an_optimizer_whose_constructor_makes_state():
     check(train(model, fused), wanted)
     assert fused.fusion_counts == (3, 3, 0)
     assert fused.state[model[1].bias]["steps"].tolist() == [3.0]
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_fuses_an_optimizer_that_drops_state(steps):
+    results = []
+    for fuse in (lambda optimizer: optimizer, bf.fuse_optimizer):
+        model = linear()
+        optimizer = fuse(Forgetful(model.parameters(), {}))
+        train(model, optimizer, steps)
+        results.append((flatten(model), optimizer.state_dict()["state"]))
+    torch.testing.assert_close(results[1], results[0])
 
 
 @pytest.mark.parametrize(
