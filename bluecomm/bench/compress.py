@@ -16,7 +16,14 @@ import torch
 from bfrun.text_table import align
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
-from bluecomm.compression import ChunkedTopK, Codec, HalfCast, MinMaxUInt8, TopK
+from bluecomm.compression import (
+    ChunkedTopK,
+    Codec,
+    HalfCast,
+    MinMaxUInt8,
+    RandomK,
+    TopK,
+)
 
 # Each entry makes a codec for a number of values. Those that keep some keep 1 in 64.
 CODECS: dict[str, Callable[[int], Codec]] = {
@@ -25,6 +32,7 @@ CODECS: dict[str, Callable[[int], Codec]] = {
     MinMaxUInt8.name: lambda _: MinMaxUInt8(),
     ChunkedTopK.name: lambda _: ChunkedTopK(64),
     TopK.name: lambda count: TopK(count // 64),
+    RandomK.name: lambda count: RandomK(count // 64),
 }
 
 

@@ -9,6 +9,7 @@ from bluecomm.compression.chunked_top_k import ChunkedTopK
 from bluecomm.compression.codec import Codec
 from bluecomm.compression.half_cast import HalfCast
 from bluecomm.compression.min_max_uint8 import MinMaxUInt8
+from bluecomm.compression.random_k import RandomK
 from bluecomm.compression.top_k import TopK
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Compressor",
     "HalfCast",
     "MinMaxUInt8",
+    "RandomK",
     "TopK",
     "check_compressor",
 ]
