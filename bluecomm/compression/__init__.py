@@ -7,6 +7,7 @@ bytes.
 from bluecomm.compression.cast import Compression, Compressor, check_compressor
 from bluecomm.compression.chunked_top_k import ChunkedTopK
 from bluecomm.compression.codec import Codec
+from bluecomm.compression.error_feedback import ErrorFeedback
 from bluecomm.compression.half_cast import HalfCast
 from bluecomm.compression.min_max_uint8 import MinMaxUInt8
 from bluecomm.compression.random_k import RandomK
@@ -17,6 +18,7 @@ __all__ = [
     "Codec",
     "Compression",
     "Compressor",
+    "ErrorFeedback",
     "HalfCast",
     "MinMaxUInt8",
     "RandomK",
