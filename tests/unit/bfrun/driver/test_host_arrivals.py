@@ -168,7 +168,7 @@ def test_a_program_that_is_no_agent_is_told_and_ended(bench):
 
 def test_an_agent_that_takes_too_long_is_ended(make_bench):
     bench = make_bench(start_timeout_s=1.0)
-    bench.programs[A] = ["/bin/sh", "-c", "exec cat > /dev/null"]
+    bench.programs[A] = ["/bin/sh", "-c", "while read -r line; do :; done"]
     bench.begin(A)
     wait_until(lambda: bench.links, "nothing is started")
 
