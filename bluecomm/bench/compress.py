@@ -22,6 +22,7 @@ from bluecomm.compression import (
     HalfCast,
     MinMaxUInt8,
     RandomK,
+    ScaledSign,
     TopK,
 )
 
@@ -33,6 +34,7 @@ CODECS: dict[str, Callable[[int], Codec]] = {
     ChunkedTopK.name: lambda _: ChunkedTopK(64),
     TopK.name: lambda count: TopK(count // 64),
     RandomK.name: lambda count: RandomK(count // 64),
+    ScaledSign.name: lambda _: ScaledSign(),
 }
 
 

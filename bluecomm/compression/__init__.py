@@ -11,6 +11,7 @@ from bluecomm.compression.error_feedback import ErrorFeedback
 from bluecomm.compression.half_cast import HalfCast
 from bluecomm.compression.min_max_uint8 import MinMaxUInt8
 from bluecomm.compression.random_k import RandomK
+from bluecomm.compression.scaled_sign import ScaledSign
 from bluecomm.compression.top_k import TopK
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "HalfCast",
     "MinMaxUInt8",
     "RandomK",
+    "ScaledSign",
     "TopK",
     "check_compressor",
 ]
