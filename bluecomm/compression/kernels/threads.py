@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
+# By the number of threads of torch, which programs rarely change.
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 # The threads of the parent do not exist in a forked child.
@@ -18,19 +19,23 @@ os.register_at_fork(after_in_child=_pools.clear)
 def share_out(chunks: int, work: Callable[[int, int], object]) -> None:
     """Call ``work(first, end)`` for parts of ``range(chunks)``, at the same time.
 
-    Without a GIL inside of ``work``, ``torch.get_num_threads()`` cores are used.
+    Without a GIL inside of ``work``, ``torch.get_num_threads()`` cores are used. All
+    calls of ``work`` have ended when this function returns or raises.
     """
-    threads = min(torch.get_num_threads(), chunks)
-    if threads <= 1:
+    most = torch.get_num_threads()
+    parts = min(most, chunks)
+    if parts <= 1:
         work(0, chunks)
         return
-    if threads not in _pools:
-        _pools[threads] = ThreadPoolExecutor(threads - 1, "bluecomm-compression")
-    ends = [chunks * (k + 1) // threads for k in range(threads)]
+    if most not in _pools:
+        _pools[most] = ThreadPoolExecutor(most - 1, "bluecomm-compression")
+    ends = [chunks * (k + 1) // parts for k in range(parts)]
     others = [
-        _pools[threads].submit(work, first, end)
-        for first, end in itertools.pairwise(ends)
+        _pools[most].submit(work, first, end) for first, end in itertools.pairwise(ends)
     ]
-    work(0, ends[0])
+    try:
+        work(0, ends[0])
+    finally:
+        wait(others)
     for other in others:
         other.result()
