@@ -101,6 +101,9 @@ def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-de
             ties -= magnitudes[j] > lowest
         count = 0
         for j in range(near):
+            # Only if another thread has changed values since the first pass.
+            if count == wanted:
+                break
             tied = magnitudes[j] == lowest and ties > 0
             if tied:
                 ties -= 1

@@ -17,8 +17,9 @@ _folder = functools.cache(cache_folder)
 def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that compiles a function now, not at its first call.
 
-    The function runs without the GIL. Its machine code is kept on disk if it can be:
-    see ``disk_cache``.
+    The function runs without the GIL. A division by zero gives an infinity or a NaN, so
+    no bytes to decode raise an error there. The machine code is kept on disk if it can
+    be: see ``disk_cache``.
 
     Args:
         signature: Types of the arguments, as Numba writes them.
@@ -39,6 +40,6 @@ def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 def _compile(
     function: Callable[..., Any], signature: str, *, cache: bool
 ) -> Callable[..., Any]:
-    compile_it = numba.njit(signature, nogil=True, cache=cache)
+    compile_it = numba.njit(signature, nogil=True, cache=cache, error_model="numpy")
     compiled_function: Callable[..., Any] = compile_it(function)
     return compiled_function

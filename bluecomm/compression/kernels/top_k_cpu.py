@@ -43,13 +43,16 @@ def count_lower(values, first, end, upper, counts):  # type: ignore[no-untyped-d
 def pick(values, first, end, lowest, ties, into, positions):  # type: ignore[no-untyped-def]
     """Pick all values above a magnitude, and the first ``ties`` that are equal to it.
 
-    ``into`` and ``positions`` have room for exactly as many.
+    ``into`` and ``positions`` have room for exactly as many. The loop stops when they
+    are full, in case another thread has changed values since they were counted.
     """
     bits = values.view(np.int32)
     count = 0
     for i in range(first, end):
         magnitude = np.int32(bits[i] & _MAGNITUDE)
         if magnitude >= lowest:
+            if count == into.size:
+                break
             if magnitude == lowest:
                 if ties == 0:
                     continue

@@ -136,6 +136,30 @@ def test_bytes_may_begin_anywhere_and_values_may_require_gradients():
     assert memory[[0, 12]].tolist() == [0, 0]
 
 
+class Growing:
+    """The bits of 4096 values that are 1.0 when they are read first, and 2.0 later."""
+
+    size = 4096
+
+    def __init__(self):
+        self.reads = 0
+
+    def view(self, dtype):
+        return self
+
+    def __getitem__(self, key):
+        if isinstance(key, slice):
+            return self
+        self.reads += 1
+        return np.int32(0x3F800000 if self.reads <= 4096 else 0x40000000)
+
+
+def test_values_that_grow_meanwhile_are_not_written_beyond_the_end():
+    picked, packed = np.zeros(2, np.float32), np.zeros(3, np.uint8)
+    ChunkedTopK(2)._kernels.encode.py_func(Growing(), picked, packed, 2, 0, 1)
+    assert packed.tolist() == [0, 1 << 4, 0]
+
+
 def test_bad_arguments_are_refused():
     for k in (0, 4097):
         with pytest.raises(ValueError, match=rf"k must be from 1 to 4096, .* got {k}"):

@@ -112,6 +112,13 @@ def test_a_range_or_level_that_overflows_counts_as_infinite(values):
     assert decoded(codec, code, 2, torch.float32).isnan().all()
 
 
+@pytest.mark.parametrize("head", [[1e-7, 0.0], [-3e38, 3e38]])
+def test_heads_that_encode_never_writes_are_decoded_without_an_error(head):
+    code = torch.zeros(64, dtype=torch.uint8)
+    code[:8] = torch.tensor(head).view(torch.uint8)
+    assert not decoded(MinMaxUInt8(), code, 3).isfinite().any()
+
+
 def test_several_threads_give_the_same_bytes():
     torch.manual_seed(2)
     values, codec = torch.randn(10_000), MinMaxUInt8(64)

@@ -110,6 +110,16 @@ def test_bytes_may_begin_anywhere_and_values_may_require_gradients():
     assert memory[[0, 17]].tolist() == [0, 0]
 
 
+def test_values_that_grow_meanwhile_are_not_written_beyond_the_end():
+    codec, picked = TopK(1), np.zeros(4, np.float32)
+    positions = np.zeros(4, np.uint32)
+    # One value was expected to reach 1.0, and three do.
+    values, bound = np.array([1, 2, 3], np.float32), 0x3F800000
+    codec._kernels.pick(values, 0, 3, bound, 1, picked[:1], positions[:1])
+    assert picked.tolist() == [1, 0, 0, 0]
+    assert positions.tolist() == [0, 0, 0, 0]
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         TopK(0)
