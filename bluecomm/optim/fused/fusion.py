@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bluecomm.optim.fused.flat_group import FlatGroup
-from bluecomm.optim.fused.layout import lay_out
+from bluecomm.optim.fused.layout import lay_out, overlapping
 
 
 class FusionCounts(NamedTuple):
@@ -120,15 +120,19 @@ class Fusion:
             for position, parameter in enumerate(flat_group.parameters)
             if not flat_group.holds(position)
         }
+        limit = self._max_elements
+        tied = overlapping([p for group in groups for p in group["params"]])
         self._parts = [
             _Part(
                 list(group["params"]),
                 *lay_out(
                     group["params"],
                     f"param_groups[{number}]",
-                    lambda parameter: id(parameter) not in moved_away,
+                    lambda p: (
+                        id(p) not in tied and (limit is None or p.numel() <= limit)
+                    ),
+                    lambda p: id(p) not in moved_away,
                     self.kinds,
-                    self._max_elements,
                 ),
             )
             for number, group in enumerate(groups)

@@ -14,31 +14,29 @@ from bluecomm.optim.fused.flat_group import FlatGroup
 def lay_out(
     parameters: Sequence[torch.Tensor],
     prefix: str,
+    may_fuse: Callable[[torch.Tensor], bool],
     may_move: Callable[[torch.Tensor], bool],
     kinds: dict[str, bool],
-    max_elements: int | None,
 ) -> tuple[list[FlatGroup], list[torch.Tensor]]:
     """Move parameters into flat memory.
 
     Args:
         parameters: The parameters of one param group.
         prefix: The param group, for errors.
+        may_fuse: Tells whether a parameter may be in a flat group.
         may_move: Tells whether ``p.data`` of a parameter may become a view.
         kinds: See ``FlatState``.
-        max_elements: Elements of the largest parameter that is moved, if limited.
 
     Returns:
         The flat groups, one for each dtype and device, and the parameters that have to
         be stepped alone.
     """
-    overlapping = _overlapping(parameters)
     alone = []
     slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     named = [(f"{prefix}['params'][{k}]", p) for k, p in enumerate(parameters)]
     # A parameter that is never stepped would divide its flat group into two runs.
     for name, parameter in sorted(named, key=lambda pair: not pair[1].requires_grad):
-        is_large = max_elements is not None and parameter.numel() > max_elements
-        if is_large or id(parameter) in overlapping or not _is_plain(parameter):
+        if not (_is_plain(parameter) and may_fuse(parameter)):
             alone.append(parameter)
             continue
         group = slots.setdefault((parameter.dtype, parameter.device), [])
@@ -69,7 +67,7 @@ def _is_plain(parameter: torch.Tensor) -> bool:
     )
 
 
-def _overlapping(parameters: Sequence[torch.Tensor]) -> set[int]:
+def overlapping(parameters: Sequence[torch.Tensor]) -> set[int]:
     """Return the ``id`` of each parameter that shares memory with another one."""
     extents = []
     for parameter in parameters:

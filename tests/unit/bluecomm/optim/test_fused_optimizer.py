@@ -538,6 +538,17 @@ def test_memory_of_others_stays_where_it_is():
     assert own.tolist() == shared.tolist() == 3 * [-1.0]
 
 
+def test_parameters_of_several_groups_stay_tied():
+    one = nn.Parameter(torch.zeros(2, 2))
+    other = nn.Parameter(one.data)
+    groups = [{"params": [one]}, {"params": [other], "lr": 0.5}]
+    fused = bf.fuse_optimizer(torch.optim.SGD(groups, lr=1.0))
+    one.grad = other.grad = torch.ones(2, 2)
+    fused.step()
+    assert one.data_ptr() == other.data_ptr()
+    assert one.tolist() == 2 * [[-1.5, -1.5]]
+
+
 @pytest.mark.parametrize(("limit", "alone"), [(7, 2), (8, 1), (None, 0)])
 def test_large_parameters_step_alone(limit, alone):
     model = linear()
