@@ -180,6 +180,8 @@ class Fusion:
         for parameter in alone:
             if parameter in stepped:
                 optimizer.state[parameter] = stepped[parameter]
+            else:
+                optimizer.state.pop(parameter, None)
         for group, changed in zip(optimizer.param_groups, groups, strict=True):
             for key, value in changed.items():
                 if key != "params" and group.get(key) is not value:

@@ -195,10 +195,14 @@ def test_fuses_an_optimizer_whose_constructor_makes_state():
     assert fused.state[model[1].bias]["steps"].tolist() == [3.0]
 
 
+@pytest.mark.parametrize("limit", [None, 0])
 @pytest.mark.parametrize("steps", [2, 3, 4])
-def test_fuses_an_optimizer_that_drops_state(steps):
+def test_fuses_an_optimizer_that_drops_state(steps, limit):
+    def fuse_up_to_limit(optimizer):
+        return bf.fuse_optimizer(optimizer, max_elements=limit)
+
     results = []
-    for fuse in (lambda optimizer: optimizer, bf.fuse_optimizer):
+    for fuse in (lambda optimizer: optimizer, fuse_up_to_limit):
         model = linear()
         optimizer = fuse(Forgetful(model.parameters(), {}))
         train(model, optimizer, steps)
