@@ -156,6 +156,8 @@ def _refusal(
             return "it has state that belongs to no parameter", {}
         if not any(map(_differ, plain.parameters, plain.at_start)):
             return "its step does not change the parameters of its groups", {}
+        if any(parameter.grad is None for parameter in plain.parameters):
+            return "its step removes the gradients", {}
         try:
             fusion = Fusion(fused.optimizer)
             fused.train(fusion)

@@ -150,6 +150,12 @@ class Idle(torch.optim.SGD):
         pass
 
 
+class Clearing(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        self.zero_grad()
+
+
 class Row(torch.optim.SGD):
     """Keeps state of another shape, which its update does not need."""
 
@@ -218,6 +224,7 @@ def test_fuses_an_optimizer_that_drops_state(steps, limit):
         (Twice, "evaluates its closure 2 times"),
         (Global, "state that belongs to no parameter"),
         (Idle, "does not change the parameters"),
+        (Clearing, "its step removes the gradients"),
         (Row, "the state 'rows' of .* has the shape"),
         (Listed, "the optimizer's state 'seen' is a list"),
     ],
