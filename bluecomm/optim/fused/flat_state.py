@@ -98,8 +98,10 @@ class FlatState:
         """
         self._flats = {}
         self.unfit = set()
-        for position, parameter in enumerate(self._parameters):
-            entry = self._entries[position] = state.get(parameter)
+        # Stays if an error is raised: then the next step adopts all entries again.
+        self._entries = [None] * len(self._slots)
+        entries = [state.get(parameter) for parameter in self._parameters]
+        for position, entry in enumerate(entries):
             if not entry:
                 continue
             if any(_is_sparse(value) for value in entry.values()):
@@ -107,6 +109,7 @@ class FlatState:
                 continue
             for key, value in list(entry.items()):
                 entry[key] = self._keep(position, key, value)
+        self._entries = entries
         self._remember()
 
     def signature(self) -> list[object]:

@@ -501,6 +501,25 @@ def test_refuses_state_that_does_not_fit():
     fused.step()
 
 
+def test_refused_state_can_be_put_back():
+    results = []
+    for fuse in (lambda optimizer: optimizer, bf.fuse_optimizer):
+        model = linear()
+        optimizer = fuse(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+        train(model, optimizer, 1)
+        entry = optimizer.state[model[0].weight]
+        right = entry["momentum_buffer"]
+        entry["momentum_buffer"] = torch.ones(3)
+        with pytest.raises(RuntimeError):
+            optimizer.step()
+        entry["momentum_buffer"] = right
+        optimizer.zero_grad()
+        model[0](torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+        results.append(flatten(model))
+    check(results[1], results[0])
+
+
 # -- parameters ------------------------------------------------------------------------
 
 
