@@ -67,6 +67,8 @@ class FlatState:
         # The values that is_current expects; see _remember.
         self._lengths: list[int] = []
         self._held: dict[str, tuple[list[dict[str, Any]], list[Any]]] = {}
+        self._tensors: list[torch.Tensor] = []
+        self._addresses: list[int] = []
         self._versions: dict[_FlatKey, int] = {}
 
     # -- the entries of the optimizer --------------------------------------------------
@@ -84,6 +86,9 @@ class FlatState:
                 return False
             if not all(map(same, map(operator.itemgetter(key), entries), values)):
                 return False
+        # Somebody may have assigned ``.data``.
+        if list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses:
+            return False
         return all(
             self._flats[flat_key][0]._version == version
             for flat_key, version in self._versions.items()
@@ -234,6 +239,13 @@ class FlatState:
                 entries.append(entry)
                 values.append(value)
         self._held = held
+        self._tensors = [
+            value
+            for _, values in held.values()
+            for value in values
+            if isinstance(value, torch.Tensor)
+        ]
+        self._addresses = list(map(torch.Tensor.data_ptr, self._tensors))
         self._lengths = [len(entry) for entry in self._entries if entry]
         self._versions = self._scalar_versions()
 

@@ -1,6 +1,7 @@
 """A fused optimizer with schedulers, scalers, hooks, copies, and odd parameters."""
 
 import copy
+import io
 import pickle
 import warnings
 
@@ -450,6 +451,9 @@ def test_a_failed_step_leaves_the_optimizer_usable():
         lambda optimizer, p: optimizer.state[p]["exp_avg"].zero_(),
         lambda optimizer, p: optimizer.state[p].update(step=torch.tensor(9.0)),
         lambda optimizer, p: optimizer.state[p].update(exp_avg=torch.ones_like(p)),
+        lambda optimizer, p: setattr(
+            optimizer.state[p]["exp_avg"], "data", torch.ones_like(p)
+        ),
         lambda optimizer, p: setattr(p, "data", p.data + 1),
         lambda optimizer, p: p.data.mul_(2),
         lambda optimizer, p: optimizer.param_groups[0]["params"].pop(1),
@@ -463,8 +467,24 @@ def test_notices_changes_by_the_user(change):
         optimizer = fuse(adam(model))
         train(model, optimizer, 2)
         change(optimizer, model[0].bias)
-        results.append(train(model, optimizer, 2))
-    check(results[1], results[0])
+        train(model, optimizer, 2)
+        states = [optimizer.state.get(p, {}) for p in model.parameters()]
+        results.append((flatten(model), states))
+    check(*reversed(results))
+
+
+def test_checkpoints_hold_flat_memory_once():
+    sizes = []
+    for fuse in (lambda optimizer: optimizer, bf.fuse_optimizer):
+        model = nn.ParameterList([nn.Parameter(torch.ones(32)) for _ in range(30)])
+        optimizer = fuse(adam(model))
+        for parameter in model:
+            parameter.grad = torch.ones(32)
+        optimizer.step()
+        file = io.BytesIO()
+        torch.save([model.state_dict(), optimizer.state_dict()], file)
+        sizes.append(file.tell())
+    assert sizes[1] <= sizes[0]
 
 
 def test_state_may_have_several_dtypes():
