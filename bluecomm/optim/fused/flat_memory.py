@@ -42,6 +42,7 @@ class FlatMemory:
                 view.copy_(parameter.data)
                 parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
+        self._strides = [view.stride() for view in self._views]
         self._elsewhere: list[int] = []
 
     def holds(self, position: int) -> bool:
@@ -74,6 +75,7 @@ class FlatMemory:
             RuntimeError: A parameter has another shape, dtype or device than at the
                 start.
         """
+        self._elsewhere = self._find_elsewhere(present)
         views = self._gradient_views
         if not all(present):
             views = [v for v, is_there in zip(views, present, strict=True) if is_there]
@@ -84,15 +86,8 @@ class FlatMemory:
         ]
         if views:
             torch._foreach_copy_(views, found)
-        addresses = list(map(torch.Tensor.data_ptr, self._parameters))
-        self._elsewhere = []
-        if addresses != self._addresses:
-            for position, address in enumerate(addresses):
-                if present[position] and address != self._addresses[position]:
-                    self.check_kind(position)
-                    self._elsewhere.append(position)
-            if self._elsewhere:
-                torch._foreach_copy_(*self._values_elsewhere())
+        if self._elsewhere:
+            torch._foreach_copy_(*self._values_elsewhere())
 
     def copy_out(self, present: Sequence[bool]) -> None:
         """Copy out the values that are elsewhere, and count the change of all.
@@ -109,6 +104,24 @@ class FlatMemory:
             if is_there
         ]
         _increment_versions(changed)
+
+    def _find_elsewhere(self, present: Sequence[bool]) -> list[int]:
+        """Return the positions of the values that have to be copied."""
+        addresses = list(map(torch.Tensor.data_ptr, self._parameters))
+        strides = list(map(torch.Tensor.stride, self._parameters))
+        if addresses == self._addresses and strides == self._strides:
+            return []
+        found = []
+        for position, parameter in enumerate(self._parameters):
+            is_moved = addresses[position] != self._addresses[position]
+            is_strided = strides[position] != self._strides[position]
+            if present[position] and (is_moved or is_strided):
+                self.check_kind(position)
+                if not is_moved:
+                    # A transposed view, which cannot be copied onto its own memory.
+                    parameter.data = parameter.data.clone()
+                found.append(position)
+        return found
 
     def _values_elsewhere(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return (

@@ -607,13 +607,39 @@ def test_large_parameters_step_alone(limit, alone):
     assert fused.fusion_counts == (3, 3, 3 * alone)
 
 
-def test_a_converted_model_is_an_error():
+def test_a_parameter_may_be_transposed():
+    results = []
+    for fuse in (lambda optimizer: optimizer, bf.fuse_optimizer):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        optimizer = fuse(torch.optim.SGD(model.parameters(), lr=0.1))
+        train(model, optimizer, 1)
+        model.weight.data = model.weight.data.T
+        results.append(train(model, optimizer, 2))
+    check(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda model: model.double(), "and is torch.float64"),
+        (
+            lambda model: setattr(
+                model[0].weight, "data", model[0].weight.data.view(3, 4)
+            ),
+            r"and is .* of shape \(3, 4\)",
+        ),
+    ],
+    ids=["dtype", "shape"],
+)
+def test_a_converted_model_is_an_error(change, reason):
     model = linear()
     fused = bf.fuse_optimizer(adam(model))
-    model.double()
+    change(model)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(RuntimeError, match=r"\['params'\]\[0\] was torch.float32"):
+    start = r"\['params'\]\[0\] was torch.float32 of shape \(4, 3\) .*"
+    with pytest.raises(RuntimeError, match=start + reason):
         fused.step()
 
 
