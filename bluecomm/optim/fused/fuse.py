@@ -26,8 +26,8 @@ def fuse_optimizer(
     The given optimizer's own step runs on one flat tensor instead of each parameter,
     which takes much less time if there are many small parameters. It works for any
     optimizer that updates each element from its own gradient and state, whether or not
-    it has a ``foreach`` or ``fused`` form. Steps on a few small parameters tell whether
-    that holds.
+    it has a ``foreach`` or ``fused`` form. To find out, it takes a few steps with
+    copies of the optimizer that have small parameters.
 
     The new optimizer has the class, the parameter groups and the state of the given
     one, which must not be used any more. Schedulers made for either one work. Its
@@ -36,11 +36,10 @@ def fuse_optimizer(
     views of flat memory, and before ``DistributedOptimizer``. It needs no ``init``.
 
     Args:
-        optimizer: An optimizer whose step is elementwise, before its first step or
-            after.
-        max_elements: Elements of the largest parameter that is fused; ``None`` to fuse
-            all. Larger ones are stepped by themselves and not moved, because fusing
-            them saves little and costs a copy of their gradients.
+        optimizer: An optimizer whose step is elementwise. It may have taken steps.
+        max_elements: Number of elements of the largest parameter to fuse; ``None`` to
+            fuse all. Larger ones are stepped by themselves and not moved, because
+            fusing them saves little and costs a copy of their gradients.
 
     Returns:
         New object, an instance of ``type(optimizer)``. Its attribute ``fusion_counts``
