@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 
@@ -48,6 +49,7 @@ class RandomK(Codec):
         round_number: From 0 to 2**64 - 1, the same on all ranks.
 
     Raises:
+        TypeError: An argument is not a whole number.
         ValueError: ``k`` is below 1 or, when a codec is used, above the number of
             values; or another argument is out of its range.
     """
@@ -56,6 +58,7 @@ class RandomK(Codec):
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
 
     def __init__(self, k: int, seed: int = 0, round_number: int = 0) -> None:
+        k, seed, round_number = map(operator.index, (k, seed, round_number))
         if k < 1:
             raise ValueError(f"RandomK: k must be at least 1, got {k}")
         for name, value in (("seed", seed), ("round_number", round_number)):

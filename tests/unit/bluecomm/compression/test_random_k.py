@@ -94,6 +94,11 @@ def test_each_round_and_each_seed_has_positions_of_its_own():
     assert len(sets) == 4
 
 
+def test_arguments_may_be_whole_numbers_of_other_libraries():
+    positions = RandomK(torch.tensor(3), np.uint64(LAST), torch.tensor(2)).positions(99)
+    assert positions.tolist() == drawn(99, 3, LAST, 2)
+
+
 def test_several_threads_draw_the_same_positions():
     threads = torch.get_num_threads()
     results = []
@@ -147,6 +152,10 @@ def test_bad_arguments_are_refused():
         RandomK(1, -1)
     with pytest.raises(ValueError, match=r"round_number must be from 0 .*, got 18446"):
         RandomK(1).at_round(2**64)
+    # Numba would cut off the fraction, so that several rounds had the same positions.
+    for arguments in ((1.5,), (1, 0.5), (1, 0, 0.5)):
+        with pytest.raises(TypeError, match="'float' object cannot be interpreted as"):
+            RandomK(*arguments)
     code = torch.empty(12, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"k=3 needs .* at least 3 values, got 2; use"):
         RandomK(3).encode(torch.ones(2), code)
