@@ -20,8 +20,8 @@ class ChunkedTopK(Codec):
     Format: the kept values of all chunks, in their own type and in ascending order of
     their positions; then the positions within the chunk, 12 bits each. Two positions
     ``a`` and ``b`` take three bytes: ``a & 255``, ``a >> 8 | (b & 15) << 4`` and
-    ``b >> 4``. If a chunk has an odd number, the last one takes two bytes. The order of
-    bytes in values is the machine's.
+    ``b >> 4``. If a chunk keeps an odd number of values, its last position takes two
+    bytes. Values have the byte order of the machine.
 
     A chunk with an infinity or a NaN is decoded as NaN: its values are sent as NaN,
     with the positions 0, 1, 2, ...

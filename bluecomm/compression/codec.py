@@ -1,4 +1,4 @@
-"""What all codecs have in common: flat tensors in, a known number of bytes out."""
+"""The interface of codecs: flat tensors in, a known number of bytes out."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class Codec(abc.ABC):
         """Encode the values of a contiguous flat tensor.
 
         Args:
-            values: The values; shape ``(count,)``.
+            values: The values; shape ``(count,)``. No other thread may change them
+                meanwhile.
             into: Where the bytes go; shape ``(encoded_nbytes(count, dtype),)``,
                 ``torch.uint8``.
 
         Returns:
-            Whether the values can be decoded. If not, some are infinite or not a
-            number, and all ranks decode ``into`` as NaN.
+            Whether all values can be decoded. If not, some are infinite, not a number
+            or too large, and all ranks decode these and perhaps others as NaN; the
+            class says which.
 
         Raises:
             TypeError: The codec does not encode this type.
@@ -57,7 +59,8 @@ class Codec(abc.ABC):
         Raises:
             TypeError: The codec does not encode this type.
             ValueError: A tensor has another shape, is not contiguous, or is not on the
-                CPU.
+                CPU; or the codec finds that the bytes are damaged, in which case the
+                contents of ``into`` are undefined.
         """
 
     def _check(self, operation: str, values: torch.Tensor, data: torch.Tensor) -> None:

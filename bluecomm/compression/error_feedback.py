@@ -51,7 +51,8 @@ class ErrorFeedback:
 
         Returns:
             What ``codec.encode`` returns. If it is False, the residual stays as it was,
-            so that infinities and NaN do not last.
+            so that infinities and NaN do not last. A sum that the type of the values
+            cannot hold, in float16 from 65520, counts as infinite.
 
         Raises:
             TypeError: The codec does not encode this type.

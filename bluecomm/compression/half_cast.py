@@ -17,7 +17,8 @@ class HalfCast(Codec):
 
     The relative error is at most ``2**-11`` in float16 and ``2**-8`` in bfloat16, for
     values of normal size: from 6.1e-5 to 65504 in float16, and almost all of float32 in
-    bfloat16. Smaller values lose bits or become 0.
+    bfloat16. Smaller values lose bits or become 0. float64 is rounded to float32 first,
+    so a value next to the middle of two halves may become the one that is farther away.
 
     Format: the rounded values, two bytes each, in the byte order of the machine.
 

@@ -68,6 +68,16 @@ def test_values_that_are_not_finite_leave_the_residual():
     assert feedback.state_dict()["w"].tolist() == [0.0, 1.0]
 
 
+def test_a_sum_that_the_type_cannot_hold_leaves_the_residual():
+    feedback, codec = ErrorFeedback(), TopK(1)
+    values = torch.tensor([60000.0, 40000.0], dtype=torch.float16)
+    sent_by(feedback, codec, "w", values)
+    code = torch.empty(6, dtype=torch.uint8)
+    assert not feedback.encode(codec, "w", values, code)
+    assert feedback.state_dict()["w"].tolist() == [0.0, 40000.0]
+    assert sent_by(feedback, codec, "w", values / 2).tolist() == [0.0, 60000.0]
+
+
 def test_tensors_have_residuals_of_their_own_which_a_checkpoint_restores():
     codec, values = TopK(1), torch.tensor([3.0, 2.0])
     first, second = ErrorFeedback(), ErrorFeedback()

@@ -48,6 +48,15 @@ def test_ties_are_rounded_to_even(dtype):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
+def test_float64_is_rounded_to_float32_first(dtype):
+    middle = 1 + torch.finfo(dtype).eps / 2
+    values = torch.tensor([middle + 2.0**-40], dtype=torch.float64)
+    codec = HalfCast(dtype)
+    code, _ = encoded(codec, values)
+    assert decoded(codec, code, 1, torch.float64).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("source", HalfCast.dtypes)
 def test_values_that_half_of_the_bits_cannot_hold_are_decoded_as_nan(dtype, source):
     bad = [math.inf, -math.inf, math.nan, 3.4e38, -3.4e38]
