@@ -14,8 +14,7 @@ _ARGUMENTS = {
     *_WITHOUT_EFFECT,
 }
 _REMEDIES = {
-    "bytegrad": "'gradient_allreduce' with compression=bluecomm.Compression.fp16",
-    "qadam": "'gradient_allreduce' with compression=bluecomm.Compression.fp16",
+    "qadam": "'bytegrad' with AdamW, which sends gradients in 8 bits",
     "low_precision_decentralized": "'neighbor_allreduce', which sends full precision",
     "async": "'win_put' or 'push_sum', which do not wait for other ranks",
     "sync_interval_ms": "num_steps_per_communication, which counts steps",
@@ -77,7 +76,7 @@ def _gradients(
     algorithm: Any, *, average: bool = True, **others: Any
 ) -> dict[str, Any]:
     wrong = others.keys() - _WITHOUT_EFFECT
-    if wrong or algorithm != "gradient_allreduce":
+    if wrong or algorithm not in ("bytegrad", "gradient_allreduce"):
         unknown = sorted(wrong) or sorted({*others, "average"} - wrong)
         raise ValueError(
             f"BluecommStrategy: {', '.join(unknown)} are arguments of Bagua's "

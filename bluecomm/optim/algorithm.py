@@ -271,12 +271,18 @@ class Round:
         failures: list[Exception] = []
         for bucket, handle in handles:
             try:
-                results.append((bucket, handle.wait()))
-            except CommunicationTimeout as error:
-                error.advise(_SKIPPED)
-                failures.append(error)
+                results.append((bucket, wait_for(handle)))
             except Exception as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         return results
+
+
+def wait_for(handle: Handle[torch.Tensor]) -> torch.Tensor:
+    """Wait for one operation of a round; a timeout says which mistake may cause it."""
+    try:
+        return handle.wait()
+    except CommunicationTimeout as error:
+        error.advise(_SKIPPED)
+        raise

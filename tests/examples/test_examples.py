@@ -32,6 +32,7 @@ DIGITS = {
     },
     "by class local": ["local", *BY_CLASS],
     **{f"random {name}": [name, "--epochs", "12"] for name in COMMUNICATING},
+    "random bytegrad": ["bytegrad", "--epochs", "12"],
 }
 
 

@@ -67,6 +67,7 @@ def source_of(options):
     ("which", "options"),
     [
         ("gradients", {}),
+        ("gradients", {"algorithm": "bytegrad"}),
         *itertools.product(
             ORDERS,
             [

@@ -138,6 +138,18 @@ def _is_direct(machines: int, piece: float) -> bool:
     )
 
 
+def coded_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of codes of a quarter of the bytes: an alltoall, an allgather."""
+    if ranks == 1:
+        return BucketExchange()
+    _, local = machines_of(cluster, ranks)
+    piece = nbytes / 4 / ranks
+    half = _over_graph(cluster, piece, ranks - 1, local * (ranks - local))
+    return BucketExchange(
+        **{key: 2 * value for key, value in dataclasses.asdict(half).items()}
+    )
+
+
 def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """Return the cost of all neighbors of the exponential-2 graph at once."""
     return _circulant(cluster, ranks, nbytes, hops(ranks))

@@ -132,6 +132,7 @@ BASIC: dict[tuple[str, bool], Method] = {
 # On their default topologies.
 METHODS: dict[tuple[str, bool], Method] = {
     **BASIC,
+    ("bytegrad", False): Method(exchanges.coded_allreduce, _everyone, When.BACKWARD),
     ("exact_diffusion", False): _EXACT,
     ("d2", False): _EXACT,
     ("extra", False): dataclasses.replace(_EXACT, when=When.HIDDEN),

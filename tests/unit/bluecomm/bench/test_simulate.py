@@ -146,6 +146,8 @@ def test_communication_is_hidden_behind_computation():
 # For a model of S bytes on 8 machines with one rank each: multiples of S that a rank
 # sends per step, messages, connections, and multiples of S in memory.
 METHODS_COST = {
+    # Codes of S / 4, of which 7/8 go to others, twice.
+    "bytegrad": (7 / 16, 14, 7, 2),
     # Exponential-2: hops of 1, 2, 4. Values, next values, gradients, and kept tensors.
     "neighbor_allreduce:static": (3, 3, 5, 3),
     "gradient_tracking": (6, 6, 5, 6),

@@ -19,6 +19,11 @@ from bluecomm.lightning.bagua import read_arguments
             {"hierarchical": True, "average": False, "bucket_bytes": 9},
             ("gradient_allreduce", {"op": bf.Sum, "bucket_bytes": 9}),
         ),
+        (
+            "bytegrad",
+            {"hierarchical": True, "average": False},
+            ("bytegrad", {"op": bf.Sum}),
+        ),
         ("decentralized", {}, ("allreduce", {})),
         (
             "decentralized",
@@ -42,8 +47,7 @@ def test_known_arguments(algorithm, options, expected):
 @pytest.mark.parametrize(
     ("algorithm", "options", "said"),
     [
-        ("bytegrad", {}, "no equivalent of Bagua's 'bytegrad'; use 'gradient_allr"),
-        ("qadam", {}, "compression=bluecomm.Compression.fp16"),
+        ("qadam", {}, "no equivalent of Bagua's 'qadam'; use 'bytegrad' with AdamW"),
         ("async", {"sync_interval_ms": 5}, "use 'win_put' or 'push_sum'"),
         ("low_precision_decentralized", {}, "use 'neighbor_allreduce'"),
         ("decentralized", {"track_peer_weights": True}, "nothing"),

@@ -12,7 +12,15 @@ from bluecomm.optim.registry import (
 
 def test_released_names_stay():
     released = {
-        *("allreduce", "d2", "decentlam", "diloco", "exact_diffusion", "extra"),
+        *(
+            "allreduce",
+            "bytegrad",
+            "d2",
+            "decentlam",
+            "diloco",
+            "exact_diffusion",
+            "extra",
+        ),
         *("gossip_pga", "gradient_allreduce", "gradient_tracking"),
         *("hierarchical_neighbor_allreduce", "local", "local_sgd"),
         *("momentum_tracking", "neighbor_allreduce", "noloco", "pull_get"),
@@ -55,3 +63,4 @@ def test_algorithms_whose_ranks_must_be_equal_do_not_train_apart():
     assert "neighbor_allreduce" in apart
     assert {"gradient_allreduce", "diloco", "gossip_pga", "push_sum"}.isdisjoint(apart)
     assert set(apart) <= set(names_that_survive_losses())
+    assert "bytegrad" not in names_that_survive_losses()
