@@ -67,7 +67,7 @@ class ChunkedTopK(Codec):
         self._check("encode", values, into)
         count = values.numel()
         source = values.detach().float().numpy()
-        picked = torch.empty(self._kept(count))
+        picked = torch.empty(self._kept(count), dtype=torch.float32)
         nbytes = picked.numel() * values.dtype.itemsize
         finite = [True]
 

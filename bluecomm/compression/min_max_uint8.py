@@ -66,7 +66,7 @@ class MinMaxUInt8(Codec):
         self._check("encode", values, into)
         chunks = -(-values.numel() // self.chunk)
         source = values.detach().float().numpy()
-        ranges = torch.empty(chunks, 2)
+        ranges = torch.empty(chunks, 2, dtype=torch.float32)
         finite = [True]
 
         def work(first: int, end: int) -> None:

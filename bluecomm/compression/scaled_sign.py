@@ -63,7 +63,8 @@ class ScaledSign(Codec):
         self._check("encode", values, into)
         source = values.detach().float().numpy()
         chunks = self._chunks(values.numel())
-        scales, signs = torch.empty(chunks), into[4 * chunks :].numpy()
+        scales = torch.empty(chunks, dtype=torch.float32)
+        signs = into[4 * chunks :].numpy()
         finite = [True]
 
         def work(first: int, end: int) -> None:

@@ -68,7 +68,7 @@ class TopK(Codec):
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
-        picked = torch.empty(self.k)
+        picked = torch.empty(self.k, dtype=torch.float32)
         positions = torch.empty(self.k, dtype=torch.uint32)
         finite = self._pick(values.detach().float(), picked, positions)
         if not finite:
