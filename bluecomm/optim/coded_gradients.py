@@ -119,7 +119,7 @@ class CodedGradients:
         if not active:
             return 0, None
         if self._mine:
-            total, value = torch.empty(self._mine), torch.empty(self._mine)
+            total, value = torch.empty(2, self._mine, dtype=torch.float32)
             for number, message in enumerate(messages):
                 into = value if number else total
                 self._codec.decode(message[self._head :], into)

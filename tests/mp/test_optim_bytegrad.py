@@ -185,6 +185,26 @@ def test_each_step_follows_the_formula(case):
                 assert torch.equal(got, parameter)
 
 
+def step_under_defaults():
+    """Take the same step once under each default type of torch."""
+    after = []
+    for default in (torch.float32, torch.float64, torch.bfloat16):
+        model = make("mlp", torch.float32)
+        optimizer = wrap(model)
+        losses = loss(model, 0)
+        torch.set_default_dtype(default)
+        losses.backward()
+        optimizer.step()
+        torch.set_default_dtype(torch.float32)
+        after.append(flatten(model))
+    return after
+
+
+def test_results_do_not_depend_on_the_default_dtype():
+    for wanted, *others in run_ranks(2, step_under_defaults):
+        assert all(torch.equal(wanted, other) for other in others)
+
+
 # -- infinities ------------------------------------------------------------------------
 
 
