@@ -1,5 +1,6 @@
 """Calls of codecs with memory of their own, for tests."""
 
+import numpy as np
 import torch
 
 
@@ -15,3 +16,28 @@ def decoded(codec, code, count, dtype=torch.float32):
     values = torch.full((count,), 77.0, dtype=dtype)
     codec.decode(code, values)
     return values
+
+
+def check_code(codec, values, expected, back):
+    """Compare the bytes of float32 ``values``, and what they stand for, bit by bit."""
+    code, finite = encoded(codec, torch.from_numpy(values))
+    assert finite
+    np.testing.assert_array_equal(code.numpy(), expected)
+    near = decoded(codec, code, values.size).numpy()
+    np.testing.assert_array_equal(near.view(np.int32), back.view(np.int32))
+
+
+def check_threads(codec, values):
+    """Compare the bytes of float32 ``values``, and what they stand for, by threads."""
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            code, finite = encoded(codec, values)
+            assert finite
+            results.append((code, decoded(codec, code, values.numel())))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])

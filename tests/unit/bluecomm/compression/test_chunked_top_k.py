@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bluecomm.compression import ChunkedTopK
-from tests.unit.bluecomm.compression.encoding import decoded, encoded
+from tests.unit.bluecomm.compression.encoding import (
+    check_code,
+    check_threads,
+    decoded,
+    encoded,
+)
 
 COUNTS = [0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 4096 + 63, 4 * 4096 + 700]
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -39,13 +44,7 @@ def oracle(values, k):
 
 
 def check(values, k):
-    codec = ChunkedTopK(k)
-    code, finite = encoded(codec, torch.from_numpy(values))
-    assert finite
-    expected, back = oracle(values, k)
-    np.testing.assert_array_equal(code.numpy(), expected)
-    near = decoded(codec, code, values.size).numpy()
-    np.testing.assert_array_equal(near.view(np.int32), back.view(np.int32))
+    check_code(ChunkedTopK(k), values, *oracle(values, k))
 
 
 @pytest.mark.parametrize("k", [1, 3, 64, 511, 512, 513, 4095, 4096])
@@ -111,19 +110,7 @@ def test_a_chunk_that_is_not_finite_is_decoded_as_nan(bad, dtype, k):
 
 def test_several_threads_give_the_same_bytes():
     torch.manual_seed(2)
-    values, codec = torch.randn(9 * 4096 + 5), ChunkedTopK()
-    threads = torch.get_num_threads()
-    results = []
-    try:
-        for number in (1, 3):
-            torch.set_num_threads(number)
-            code, finite = encoded(codec, values)
-            assert finite
-            results.append((code, decoded(codec, code, values.numel())))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(results[0][0], results[1][0])
-    assert torch.equal(results[0][1], results[1][1])
+    check_threads(ChunkedTopK(), torch.randn(9 * 4096 + 5))
 
 
 def test_bytes_may_begin_anywhere_and_values_may_require_gradients():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bluecomm.compression import MinMaxUInt8
-from tests.unit.bluecomm.compression.encoding import decoded, encoded
+from tests.unit.bluecomm.compression.encoding import check_threads, decoded, encoded
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -127,18 +127,7 @@ def test_heads_that_encode_never_writes_are_decoded_without_an_error(head):
 
 def test_several_threads_give_the_same_bytes():
     torch.manual_seed(2)
-    values, codec = torch.randn(10_000), MinMaxUInt8(64)
-    threads = torch.get_num_threads()
-    results = []
-    try:
-        for number in (1, 3):
-            torch.set_num_threads(number)
-            code, finite = encoded(codec, values)
-            assert finite
-            results.append(decoded(codec, code, 10_000, torch.float32))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(*results)
+    check_threads(MinMaxUInt8(64), torch.randn(10_000))
 
 
 def test_bytes_may_begin_anywhere_and_values_may_require_gradients():

@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bluecomm.compression import ScaledSign
-from tests.unit.bluecomm.compression.encoding import decoded, encoded
+from tests.unit.bluecomm.compression.encoding import (
+    check_code,
+    check_threads,
+    decoded,
+    encoded,
+)
 
 COUNTS = [0, 1, 7, 8, 9, 15, 16, 17, 4095, 4096, 4097, 3 * 4096 + 100]
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -32,13 +37,7 @@ def oracle(values, chunk):
 
 
 def check(values, chunk):
-    codec = ScaledSign(chunk)
-    code, finite = encoded(codec, torch.from_numpy(values))
-    assert finite
-    expected, back = oracle(values, chunk)
-    np.testing.assert_array_equal(code.numpy(), expected)
-    near = decoded(codec, code, values.size).numpy()
-    np.testing.assert_array_equal(near.view(np.int32), back.view(np.int32))
+    check_code(ScaledSign(chunk), values, *oracle(values, chunk))
 
 
 @pytest.mark.parametrize("chunk", [8, 24, 4096, 1 << 20])
@@ -97,18 +96,7 @@ def test_a_chunk_that_is_not_finite_is_decoded_as_nan(bad, dtype):
 
 def test_several_threads_give_the_same_bytes():
     torch.manual_seed(2)
-    values, codec = torch.randn(10_000), ScaledSign(64)
-    threads = torch.get_num_threads()
-    results = []
-    try:
-        for number in (1, 3):
-            torch.set_num_threads(number)
-            code, finite = encoded(codec, values)
-            assert finite
-            results.append(torch.cat([code, decoded(codec, code, 10_000)]))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(*results)
+    check_threads(ScaledSign(64), torch.randn(10_000))
 
 
 def test_bytes_may_begin_anywhere_and_values_may_require_gradients():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bluecomm.compression import TopK, top_k
-from tests.unit.bluecomm.compression.encoding import decoded, encoded
+from tests.unit.bluecomm.compression.encoding import check_code, decoded, encoded
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -34,13 +34,7 @@ def oracle(values, k):
 
 
 def check(values, k):
-    codec = TopK(k)
-    code, finite = encoded(codec, torch.from_numpy(values))
-    assert finite
-    expected, back = oracle(values, k)
-    np.testing.assert_array_equal(code.numpy(), expected)
-    near = decoded(codec, code, values.size).numpy()
-    np.testing.assert_array_equal(near.view(np.int32), back.view(np.int32))
+    check_code(TopK(k), values, *oracle(values, k))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 4095, 4096, 4097, 20_000])
