@@ -26,7 +26,7 @@ from bluecomm.compression import (
     TopK,
 )
 
-# Each entry makes a codec for a number of values. Those that keep some keep 1 in 64.
+# Each entry makes a codec for a number of values. Sparse codecs keep 1 of 64 values.
 CODECS: dict[str, Callable[[int], Codec]] = {
     "half_cast_float16": lambda _: HalfCast(torch.float16),
     "half_cast_bfloat16": lambda _: HalfCast(torch.bfloat16),
@@ -43,7 +43,7 @@ def _top_k_of_chunks(source: torch.Tensor, into: torch.Tensor) -> None:
     torch.topk(source.view(-1, 4096).abs(), 64, sorted=False)
 
 
-# What torch does to the tensor; each function takes it and another one of its size.
+# Functions of torch to compare with. Each takes the tensor and another one of its size.
 YARDSTICKS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "copy": lambda source, into: into.copy_(source),
     "torch.topk of chunks": _top_k_of_chunks,

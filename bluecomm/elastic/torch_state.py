@@ -116,8 +116,9 @@ class TorchState(ObjectState):
     ) -> None:
         """Give newcomers the state of the donor; see ``ObjectState.hand_over``."""
         if group.world.rank != donor and not keeps:
-            # Nobody goes back to a newcomer's first state, so the copy of the new one
-            # takes its memory. The other ranks wait for the newcomer meanwhile.
+            # A newcomer never returns to its first state, so the new state is saved in
+            # the memory of the first copy. That takes less time, and the other ranks
+            # wait for the newcomer meanwhile.
             self._spare_parts, self._saved_parts = self._saved_parts, {}
         try:
             super().hand_over(group, donor, name, keeps=keeps)

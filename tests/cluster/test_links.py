@@ -95,5 +95,5 @@ def test_both_paths_carry_where_hosts_have_two_addresses(cluster, tmp_path):
             host = one["address"].rpartition(":")[0]
             counts[host] = counts.get(host, 0) + one["bytes_sent"]
     (both,) = (counts for counts in by_address if len(counts) == 2)
-    # Of equal paths, each carries half.
+    # The paths are equal, so each should carry half of the bytes.
     assert share_of_the_lesser(both.values()) >= 0.25

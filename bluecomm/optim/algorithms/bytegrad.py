@@ -28,7 +28,7 @@ class ByteGrad(Algorithm):
     without a gradient count as in ``gradient_allreduce``; ``op=Sum`` gives the sum. An
     infinity or a NaN on one rank makes its chunk NaN on all ranks.
 
-    Nothing corrects the rounding of earlier steps, so there is no state.
+    Rounding errors are not carried over to later steps, so the method has no state.
 
     Source:
         Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations",

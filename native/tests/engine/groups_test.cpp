@@ -80,7 +80,8 @@ TEST(groups, removal_fails_own_calls_and_those_that_wait_for_them) {
   CHECK_THROWS(engine.submit(std::move(late)), std::invalid_argument, "was removed");
   std::vector<float> theirs(10);
   Status status;
-  // What rank 0 sent before the removal may arrive before the news of it.
+  // Rank 1 may receive the data that rank 0 sent before the removal first, and only
+  // then hear that the group was removed.
   for (std::size_t i = 0; i <= ids.size(); ++i) {
     status = reduce_in(world.engine(1), theirs, "x");
     if (!status.ok()) break;

@@ -72,7 +72,7 @@ class Job:
         self.size = self.random.randint(2, 5)
         self.admissions = Admissions(self.size)
         self.alive = {rank: Process(rank, 0) for rank in range(self.size)}
-        # What the driver has yet to hear, by rank, in order.
+        # Messages on their way to the driver, by rank, oldest first.
         self.said = {rank: collections.deque() for rank in range(self.size)}
         self.ready = collections.defaultdict(set)
         self.losses = LOSSES

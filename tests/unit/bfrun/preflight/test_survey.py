@@ -105,7 +105,7 @@ def test_a_host_that_fails_does_not_keep_out_others(network):
 def test_hosts_are_asked_one_by_one_if_they_do_not_fit_without_the_broken_one(
     network, monkeypatch
 ):
-    """Of b and c, which report no problem of their own, only one is reached."""
+    """Hosts b and c report no problem, but here only reaches one of them."""
     network.broken = {A: "no torch; install it"}
     report = network.report
 
