@@ -10,17 +10,16 @@ import torch
 from bluecomm.compression import MinMaxUInt8
 from bluecomm.ops.reduce_op import Adasum
 from bluecomm.ops.refusal import Operation
-from bluecomm.optim.algorithm import Algorithm, wait_for
+from bluecomm.optim.algorithm import wait_for
+from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_gradients import CodedGradients, sparse_error
-from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.registry import register_algorithm
-from bluecomm.optim.sparse_gradients import make_dense
 from bluecomm.runtime import Handle
 
 
 @register_algorithm("bytegrad")
-class ByteGrad(Algorithm):
+class ByteGrad(GradientAveraging):
     """Centralized training in 8 bits: ``x_i <- step(x_i, Q(mean_j Q(g_j(x_j))))``.
 
     ``Q`` rounds as ``MinMaxUInt8`` does, in chunks of 65536 values or less. All ranks
@@ -35,7 +34,6 @@ class ByteGrad(Algorithm):
         VLDB 2021, arXiv:2107.01499.
     """
 
-    flat_gradients = True
     # As in gradient_allreduce; a code is a quarter of a gradient.
     default_bucket_nbytes = 16 << 20
     honours = frozenset(
@@ -48,12 +46,12 @@ class ByteGrad(Algorithm):
     )
 
     def __init__(self) -> None:
-        self._buckets: Sequence[Bucket] = ()
+        super().__init__()
         self._coded: dict[Bucket, CodedGradients] = {}
         self._first_halves: dict[Bucket, Handle[Any]] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
-        self._buckets = buckets
+        super().setup(buckets)
         self._check(buckets)
         if self.follows_backward():
             codec = MinMaxUInt8()
@@ -66,37 +64,8 @@ class ByteGrad(Algorithm):
         # In a world of one the rank's own gradients are the mean.
         return self.context.comm.size > 1
 
-    def on_gradients_ready(self, bucket: Bucket) -> None:
-        bucket.gradients.fill()
-        self._start(bucket, is_active=True)
-
-    def after_backward(self) -> None:
-        self._finish(is_active=True)
-
-    def before_update(self) -> None:
-        if self.context.options.sparse_as_dense and not self.follows_backward():
-            for bucket in self._buckets:
-                make_dense(slot.parameter for slot in bucket.slots)
-
     def joins_in_engine(self) -> bool:
         return not self.follows_backward()
-
-    def continue_until_all_join(self) -> int:
-        """Send zeros until all ranks have joined; return the last one to join."""
-        comm = self.context.comm
-        if comm.size == 1:
-            return comm.ranks[0]
-        for bucket in self._buckets:
-            for slot in bucket.slots:
-                slot.parameter.grad = None
-        waited, others_active = -1, True
-        while others_active:
-            for bucket in self._buckets:
-                bucket.gradients.clear()
-                self._start(bucket, is_active=False)
-            others_active = self._finish(is_active=False)
-            waited += 1
-        return last_to_join(comm, waited, self.context.name)
 
     def refused_join(self) -> Iterator[Operation]:
         for coded in self._coded.values():
@@ -118,24 +87,18 @@ class ByteGrad(Algorithm):
                 if id(slot.parameter) in self.context.sparse_parameters:
                     raise sparse_error(slot.name)
 
-    def _start(self, bucket: Bucket, *, is_active: bool) -> None:
+    def start(self, bucket: Bucket, *, is_active: bool) -> None:
         coded = self._coded[bucket]
         self._first_halves[bucket] = coded.start_pieces(is_active=is_active)
 
-    def _finish(self, *, is_active: bool) -> bool:
-        """Finish all exchanges under way; return whether any rank is active.
-
-        The second halves start in the order of the buckets, which is the same on all
-        ranks. If an exchange fails, the others end first.
-
-        Args:
-            is_active: Whether this rank has data, and takes the results.
-        """
+    def finish(self, *, is_active: bool) -> bool:
+        # The second halves start in the order of the buckets, which is the same on all
+        # ranks. If an exchange fails, the others end first.
         first_halves, self._first_halves = self._first_halves, {}
         second_halves: list[tuple[Bucket, Handle[torch.Tensor]]] = []
         failures: list[Exception] = []
         others_active = False
-        for bucket in (one for one in self._buckets if one in first_halves):
+        for bucket in (one for one in self.buckets if one in first_halves):
             try:
                 active, handle = self._coded[bucket].start_results(first_halves[bucket])
             except Exception as error:

@@ -9,11 +9,11 @@ import torch
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation
-from bluecomm.optim.algorithm import Algorithm, Round
+from bluecomm.optim.algorithm import Round
+from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.registry import register_algorithm
-from bluecomm.optim.sparse_gradients import SparseGradients, make_dense
+from bluecomm.optim.sparse_gradients import SparseGradients
 
 # Active ranks are counted in groups of this size. A bfloat16 (8 bits) still gives the
 # exact count: a mean over the ranks is rounded by at most 1/512 of the count.
@@ -21,7 +21,7 @@ _COUNTED_TOGETHER = 128
 
 
 @register_algorithm("gradient_allreduce")
-class GradientAllreduce(Algorithm):
+class GradientAllreduce(GradientAveraging):
     """Centralized training: ``x_i <- step(x_i, mean over ranks j of g_j(x_j))``.
 
     Ranks that start equal stay equal. The mean is over the ranks that have not joined.
@@ -40,7 +40,6 @@ class GradientAllreduce(Algorithm):
         2021, arXiv:2006.02924.
     """
 
-    flat_gradients = True
     survives_losses = True
     admits_newcomers = True
     # The last bucket is sent when no computation is left to overlap with, so buckets
@@ -58,12 +57,12 @@ class GradientAllreduce(Algorithm):
     )
 
     def __init__(self) -> None:
-        self._buckets: Sequence[Bucket] = ()
+        super().__init__()
         self._round = Round()
         self._kept_types: dict[Bucket, torch.dtype | None] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
-        self._buckets = buckets
+        super().setup(buckets)
         self._sparse = SparseGradients(self.context)
         if not self.follows_backward():
             return
@@ -80,47 +79,18 @@ class GradientAllreduce(Algorithm):
         comm = self.context.comm
         return comm.size > 1 or comm.world.assignment.respawns
 
-    def on_gradients_ready(self, bucket: Bucket) -> None:
-        bucket.gradients.fill()
-        self._start_all(bucket, is_active=True)
-
-    def after_backward(self) -> None:
-        self._finish(is_active=True)
-
     def move(self) -> None:
         self._sparse = SparseGradients(self.context)
 
-    def before_update(self) -> None:
-        if self.context.options.sparse_as_dense and not self.follows_backward():
-            for bucket in self._buckets:
-                make_dense(slot.parameter for slot in bucket.slots)
-
     def joins_in_engine(self) -> bool:
         return not self.follows_backward() or not any(
-            bucket.gradients.sparse for bucket in self._buckets
+            bucket.gradients.sparse for bucket in self.buckets
         )
-
-    def continue_until_all_join(self) -> int:
-        """Send zeros until all ranks have joined; return the last one to join."""
-        comm = self.context.comm
-        if comm.size == 1:
-            return comm.ranks[0]
-        for bucket in self._buckets:
-            for slot in bucket.slots:
-                slot.parameter.grad = None
-        waited, others_active = -1, True
-        while others_active:
-            for bucket in self._buckets:
-                bucket.gradients.clear()
-                self._start_all(bucket, is_active=False)
-            others_active = self._finish(is_active=False)
-            waited += 1
-        return last_to_join(comm, waited, self.context.name)
 
     def refused_join(self) -> Iterator[Operation]:
         if self.context.comm.size == 1:
             return
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             yield "allreduce", _name_of(bucket), None
             for position in sorted(bucket.gradients.sparse):
                 yield from self._sparse.refused(bucket, position)
@@ -139,24 +109,23 @@ class GradientAllreduce(Algorithm):
     def _survives(self) -> bool:
         return self.context.comm.world.members.survives_losses
 
-    def _start_all(self, bucket: Bucket, *, is_active: bool) -> None:
-        """Start the exchanges of a bucket's gradients."""
+    def start(self, bucket: Bucket, *, is_active: bool) -> None:
         gradients = bucket.gradients
         gradients.counters.zero_()
         group = self.context.comm.rank // _COUNTED_TOGETHER
         gradients.counters[group] = float(is_active)
-        self._start(bucket)
+        self._start_flat(bucket)
         for position in sorted(gradients.sparse):
             self._sparse.start(bucket, position, is_active=is_active)
 
-    def _start(self, bucket: Bucket) -> None:
+    def _start_flat(self, bucket: Bucket) -> None:
         """Start the exchange of a bucket's flat memory."""
         context, gradients = self.context, bucket.gradients
         if not self._round:
             self._round.begin_together(
                 context.comm,
                 f"{context.name}.gradients",
-                len(self._buckets),
+                len(self.buckets),
                 in_background=False,
             )
         compression = context.options.compression
@@ -176,12 +145,7 @@ class GradientAllreduce(Algorithm):
             )
         self._round.add(bucket, handle)
 
-    def _finish(self, *, is_active: bool) -> bool:
-        """Finish all exchanges under way; return whether any rank is active.
-
-        Args:
-            is_active: Whether this rank has data, and takes the results.
-        """
+    def finish(self, *, is_active: bool) -> bool:
         options, others_active = self.context.options, False
         try:
             results = self._round.wait()
