@@ -57,6 +57,7 @@ class Parameters(metaclass=_PybindType):
         root: int = 0,
         splits: Sequence[int] = ...,
         local_only: bool = False,
+        algorithm: str = "auto",  # auto, direct, ring, hierarchical
         self_weight: float = 1.0,
         sources: Sequence[tuple[int, float]] = ...,
         destinations: Sequence[tuple[int, float]] = ...,
@@ -86,6 +87,38 @@ class Parameters(metaclass=_PybindType):
     @property
     def tag(self) -> int: ...
 
+class Gate(_MadeByEngine):
+    """Holds an operation back until its input has been written."""
+
+    def poll(self) -> Completion | None:
+        """Return None while the input is being written, without a wait."""
+
+class StreamPoint(Gate):
+    """A point in a stream of a GPU; it opens when the GPU has reached it."""
+
+class PinnedBlock(_MadeByEngine):
+    """Writable buffer in page-locked memory. Freed, it is reused by later calls."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class CudaDevice(metaclass=_PybindType):
+    """A CUDA device, and page-locked memory that it copies from and to.
+
+    Streams are those of CUDA, as integers. All methods raise RuntimeError if CUDA does.
+    """
+
+    def __init__(self, library: str, ordinal: int) -> None: ...
+    def allocate(self, nbytes: int) -> PinnedBlock: ...
+    def copy_to_host(
+        self, source: int, address: int, nbytes: int, stream: int
+    ) -> StreamPoint:
+        """Copy what `stream` has computed, on a stream of bluecomm."""
+
+    def copy_to_device(
+        self, address: int, destination: int, nbytes: int, stream: int
+    ) -> StreamPoint:
+        """Copy in the order of `stream`."""
+
 class _Call(Protocol):
     """See ``bluecomm.runtime.call.Call``."""
 
@@ -100,6 +133,7 @@ class _Call(Protocol):
     limit_s: float
     group_id: int
     blocking: bool
+    gate: Gate | None
 
 _CallT = TypeVar("_CallT", bound=_Call)
 
@@ -118,7 +152,9 @@ class PendingRequest(TypedDict):
     name: str
     age_s: float
     waiting_for: list[int]  # global ranks
-    wish: str  # action expected of them, if it is not to take part
+    # Action expected of them, if it is not to take part; without ranks, what it waits
+    # for instead.
+    wish: str
     received_bytes: int
     expected_bytes: int
 

@@ -188,6 +188,7 @@ def allreduce_parts_nonblocking(
     name: str,
     process_set: Communicator,
     output: torch.Tensor | None = None,
+    algorithm: str = "auto",
 ) -> Handle[torch.Tensor]:
     """Start an allreduce of a tensor that consists of several tensors.
 
@@ -201,6 +202,7 @@ def allreduce_parts_nonblocking(
         name: As in ``allreduce``.
         process_set: As in ``allreduce``.
         output: Memory of the result, like ``tensor``. Default: ``tensor`` itself.
+        algorithm: The engine's algorithm, the same on all ranks; see ``parameters``.
 
     Returns:
         Handle of the result.
@@ -218,6 +220,7 @@ def allreduce_parts_nonblocking(
             prescale=1.0 / divisor,
             postscale=divisor,
             splits=tuple(lengths) if op is Adasum else (),
+            algorithm=algorithm,
         ),
     )
 

@@ -96,8 +96,10 @@ def _start_sum_at_root(
     if forward.comm.rank == given.root:
         return total
     # Not new zeros: the gradient of this gradient must reach the allreduce.
-    everywhere = torch.ones((), dtype=torch.bool)
-    return MappedHandle(total, lambda value: value.masked_fill(everywhere, 0.0))
+    return MappedHandle(
+        total,
+        lambda value: value.masked_fill(value.new_ones((), dtype=torch.bool), 0.0),
+    )
 
 
 _SUM_AT_ROOT = Adjoint(_start_sum_at_root)

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
-from bluecomm.ops.tensor import span
 from bluecomm.runtime import Communicator
-from bluecomm.runtime.call import Span
 
 # One tensor for all rows, or one for the rows of each rank.
 Out = torch.Tensor | Sequence[torch.Tensor]
@@ -35,8 +34,8 @@ def check_out(
 
     Raises:
         TypeError: ``out`` is not a tensor.
-        ValueError: It has another type or shape, is not a contiguous CPU tensor, or
-            autograd would have to record the operation.
+        ValueError: It has another type, shape or device, is not contiguous, or autograd
+            would have to record the operation.
     """
     _check_memory(operation, tensor, out)
     assert isinstance(out, torch.Tensor)
@@ -98,7 +97,14 @@ def _check_memory(operation: str, tensor: torch.Tensor, out: object) -> None:
             "because no gradient passes through it; omit out, or call the operation "
             "under torch.no_grad()"
         )
-    if not out.is_cpu or out.layout is not torch.strided or out.is_neg():
+    if (staging := staging_of(out)) is not staging_of(tensor):
+        raise ValueError(
+            f"{operation}: out must be on {tensor.device}, as the tensor is, got one "
+            f"on {out.device}"
+        )
+    is_reachable = out.is_cpu or staging is not None
+    is_dense = is_reachable and out.layout is torch.strided
+    if not is_dense or out.is_neg() or out.is_conj():
         raise ValueError(
             f"{operation}: out must be a dense CPU tensor that owns its values, got "
             f"one on {out.device} with layout {out.layout}"
@@ -110,10 +116,10 @@ def _check_memory(operation: str, tensor: torch.Tensor, out: object) -> None:
         )
 
 
-def stacked_spans(
+def stacked_outputs(
     operation: str, tensor: torch.Tensor, out: Out, size: int
-) -> list[Span]:
-    """Return the memory of ``out`` for rows of the shape of those of ``tensor``.
+) -> list[torch.Tensor]:
+    """Return the tensors of ``out`` for rows of the shape of those of ``tensor``.
 
     Raises:
         TypeError: As in ``check_out``.
@@ -121,14 +127,14 @@ def stacked_spans(
     """
     row_shape = tensor.shape[1:]
     if isinstance(out, torch.Tensor):
-        return [span(check_out(operation, tensor, out, row_shape))]
+        return [check_out(operation, tensor, out, row_shape)]
     if not isinstance(out, Sequence) or len(out) != size:
         got = len(out) if isinstance(out, Sequence) else type(out).__name__
         raise ValueError(
             f"{operation}: out must be one tensor, or one for each of {size} ranks, "
             f"got {got}"
         )
-    return [span(check_out(operation, tensor, one, row_shape)) for one in out]
+    return [check_out(operation, tensor, one, row_shape) for one in out]
 
 
 def written(out: Any) -> Any:

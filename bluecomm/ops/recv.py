@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import increment_version
 
+from bluecomm.device.staging import Staging, staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
@@ -61,9 +62,38 @@ def _recv(
         CommunicationTimeout: No message arrived in time.
     """
     comm = current_communicator(process_set)
+    call = _call_of(tensor, src, tag, comm)
+    call.timeout_s = timeout_s
+    call.blocking = form.blocking
+    return comm.start(call)
+
+
+def post_receive(
+    tensor: torch.Tensor, src: int, tag: int, comm: Communicator
+) -> Handle[int]:
+    """Start a receive whose message may come at any time.
+
+    Its deadline is that of others, but the wait is not reported as a stall.
+
+    Args:
+        tensor: As for ``recv``.
+        src: As for ``recv``.
+        tag: As for ``recv``.
+        comm: Ranks that it belongs to.
+    """
+    call = _call_of(tensor, src, tag, comm)
+    call.is_standing = True
+    return comm.start(call)
+
+
+def _call_of(
+    tensor: torch.Tensor, src: int | None, tag: int, comm: Communicator
+) -> Call[int]:
     member = _ANY_SOURCE if src is None else member_of("recv", "src", src, comm)
     tag = check_tag("recv", tag)
-    memory, dtype = as_input(tensor, "recv")
+    memory, dtype = as_input(tensor, "recv", staged=True)
+    if (staging := staging_of(memory)) is not None:
+        memory = staging.empty_on_host(memory.shape, memory.dtype)
     if is_tracked(tensor):
         raise ValueError(
             "recv: the tensor requires grad, but no gradient passes between a send and "
@@ -76,23 +106,27 @@ def _recv(
         NO_MEMORY,
         span(memory),
         (memory, tensor),
-        _written(comm, tensor, memory, src),
+        _written(comm, tensor, memory, src, staging),
     )
     sender = "any rank" if src is None else f"rank {src}"
     call.name = f"from {sender}, tag {tag}"
-    call.timeout_s = timeout_s
     call.parameters = parameters(peer=member, tag=tag)
-    call.blocking = form.blocking
-    return comm.start(call)
+    return call
 
 
 def _written(
-    comm: Communicator, tensor: torch.Tensor, memory: torch.Tensor, src: int | None
+    comm: Communicator,
+    tensor: torch.Tensor,
+    memory: torch.Tensor,
+    src: int | None,
+    staging: Staging | None,
 ) -> Callable[[int], int]:
     """Return the end of a receive into ``memory``, the values of ``tensor``."""
 
     def finish(number: int) -> int:
-        if memory.data_ptr() == tensor.data_ptr():
+        if staging is not None:
+            staging.write(tensor, memory)
+        elif memory.data_ptr() == tensor.data_ptr():
             # Autograd did not see the engine write.
             increment_version(tensor)
         else:

@@ -77,7 +77,9 @@ def _reduce(
     check_out_at_root("reduce", comm, root, out)
     if out is not None:
         check_out_like("reduce", tensor, out)
-    output = out if comm.rank == root else torch.empty(0, dtype=dtype)
+    output = out
+    if comm.rank != root and isinstance(tensor, torch.Tensor):
+        output = tensor.new_empty(0)
     reduced = start(
         comm,
         "reduce",
@@ -110,7 +112,7 @@ def _start_from_root(forward: Forward, gradient: torch.Tensor) -> Handle[torch.T
         factor /= comm.size
     if comm.rank != given.root:
         # The sum of no elements: the gradient of this gradient passes through it.
-        gradient = torch.zeros(forward.shape, dtype=gradient.dtype) + gradient.sum()
+        gradient = gradient.new_zeros(tuple(forward.shape)) + gradient.sum()
     everywhere = broadcast_nonblocking(
         gradient,
         comm.ranks[given.root],

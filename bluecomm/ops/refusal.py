@@ -51,7 +51,12 @@ def told(error: _Error) -> _Error:
 
 def is_told(error: Exception) -> bool:
     """Return whether an error is no refusal, or a refusal that others know of."""
-    return isinstance(error, BluecommError) or _TOLD in error.__dict__
+    return isinstance(error, BluecommError) or is_marked(error)
+
+
+def is_marked(error: Exception) -> bool:
+    """Return whether ``told`` has marked an error."""
+    return _TOLD in error.__dict__
 
 
 def refuse(

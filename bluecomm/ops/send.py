@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tags import check_tag
@@ -32,6 +33,9 @@ def _send(
     from each rank, and ``send`` returns at once; otherwise it returns when the receiver
     has taken the values. Sends and receives do not wait for other operations.
 
+    A tensor on a device is copied to the host before the send starts, so also
+    ``send_nonblocking`` waits until the device has computed it.
+
     No gradient passes: the receiver gets the values.
 
     Args:
@@ -55,7 +59,12 @@ def _send(
     comm = current_communicator(process_set)
     member = member_of("send", "dst", dst, comm)
     tag = check_tag("send", tag)
-    source, dtype = as_input(tensor, "send")
+    source, dtype = as_input(tensor, "send", staged=True)
+    if (staging := staging_of(source)) is not None:
+        copy = staging.to_host(source)
+        limit_s = comm.world.config.operation_timeout_s
+        copy.wait("send", limit_s if timeout_s is None else timeout_s)
+        source = copy.values
     call = Call(
         "send",
         dtype,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import increment_version
 
+from bluecomm.device.staging import Staging, staging_of
 from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
-from bluecomm.ops.outputs import Out, stacked_spans, written
+from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
 from bluecomm.runtime import Communicator, Handle
@@ -20,6 +21,9 @@ from bluecomm.runtime.call import NO_MEMORY, Call
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
+
+# A stacked tensor, and the number of rows that came from each source.
+Rows = tuple[Any, list[int]]
 
 # Calls in place up to this size are made from a copy if they may have to be repeated.
 _KEPT_NBYTES = 1 << 20
@@ -43,7 +47,7 @@ def start(
     In place, the result is written to ``tensor`` itself (a tensor that is not
     contiguous is copied on the way in and out). Otherwise it is written to ``output``,
     which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
-    no ``output``.
+    no ``output``. A tensor on a device is copied to the host and back.
 
     If ``tensor`` requires grad, so does the result, and ``adjoint`` makes the gradient.
 
@@ -53,31 +57,23 @@ def start(
     """
     call: Call[torch.Tensor] | None = None
     try:
-        source, dtype = as_input(tensor, kind)
+        source, dtype = as_input(tensor, kind, staged=True)
         # as_input() detaches tensors that require grad.
         tracked = source is not tensor and is_tracked(tensor)
         in_place = form.in_place and not tracked
         if form.in_place and tracked:
             refuse_leaf(f"{kind}_", tensor)
-        here = span(source)
-        if in_place:
-            output, there = source, here
-            if comm.keeps_input(kind) and here[1] <= _KEPT_NBYTES:
-                source = source.clone()
-                here = span(source)
+        keeps_input = in_place and comm.keeps_input(kind)
+        staging = staging_of(source)
+        if staging is not None:
+            target = tensor if in_place else output
+            call = _staged_call(staging, kind, dtype, source, target, rows)
+        elif in_place:
+            call = _call_in_place(kind, dtype, source, tensor, keeps_input=keeps_input)
         else:
             if output is None:
                 output = new_output(source if rows is None else source[:rows])
-            there = span(output)
-        call = Call(
-            kind,
-            dtype,
-            source.shape,
-            here,
-            there,
-            (source, output, tensor),
-            _written_back(tensor, output) if in_place else lambda _: output,
-        )
+            call = _call(kind, dtype, source, output, tensor, lambda _: output)
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = parameters
@@ -133,17 +129,24 @@ def start_gather(
     call: Call[tuple[torch.Tensor, list[int]]] | None = None
     try:
         refuse_scalar(kind, tensor)
-        source, dtype = as_input(tensor, kind)
-        given = None if out is None else stacked_spans(kind, tensor, out, comm.size)
+        source, dtype = as_input(tensor, kind, staged=True)
+        given = [] if out is None else stacked_outputs(kind, tensor, out, comm.size)
+        memory, gate, results = source, None, given
+        end: Callable[[int], Rows] = finish if out is None else finish_given
+        if (staging := staging_of(source)) is not None:
+            memory, gate = staging.to_host(source)
+            results = [staging.empty_on_host(one.shape, one.dtype) for one in given]
+            end = _moved(staging, end, given, results)
         call = Call(
             kind,
             dtype,
             source.shape,
-            span(source),
-            given or NO_MEMORY,
-            (source, out),
-            finish if out is None else finish_given,
+            span(memory),
+            [span(one) for one in results] or NO_MEMORY,
+            (source, memory, results),
+            end,
         )
+        call.gate = gate
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = parameters
@@ -154,6 +157,94 @@ def start_gather(
     except Exception as error:
         refuse_start(comm, kind, name, parameters, call, error)
         raise
+
+
+def _call(
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    output: torch.Tensor,
+    keep: torch.Tensor,
+    finish: Callable[[int], torch.Tensor],
+) -> Call[torch.Tensor]:
+    """Return a call from one tensor on the host to another, or to the same."""
+    here = span(source)
+    there = here if output is source else span(output)
+    return Call(kind, dtype, source.shape, here, there, (source, output, keep), finish)
+
+
+def _call_in_place(
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    tensor: torch.Tensor,
+    *,
+    keeps_input: bool,
+) -> Call[torch.Tensor]:
+    output = source
+    if keeps_input and source.nbytes <= _KEPT_NBYTES:
+        source = source.clone()
+    return _call(kind, dtype, source, output, tensor, _written_back(tensor, output))
+
+
+def _staged_call(
+    staging: Staging,
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    target: torch.Tensor | None,
+    rows: int | None,
+) -> Call[torch.Tensor]:
+    """Return a call on host memory for a tensor that is on a device.
+
+    Args:
+        staging: Copies to the host and back.
+        kind: As in ``start``.
+        dtype: The engine's name of the element type.
+        source: Contiguous tensor on the device.
+        target: Where the result goes; ``None`` for a new tensor.
+        rows: As in ``start``.
+    """
+    shape = source.shape if rows is None else (rows, *source.shape[1:])
+    if target is not None:
+        shape = target.shape
+    copy = staging.to_host(source)
+    result = staging.empty_on_host(shape, source.dtype)
+
+    def finish(_: int) -> torch.Tensor:
+        if target is None:
+            return staging.to_device(result)
+        return staging.write(target, result)
+
+    call = _call(kind, dtype, copy.values, result, source, finish)
+    call.gate = copy.gate
+    return call
+
+
+def _moved(
+    staging: Staging,
+    finish: Callable[[int], Rows],
+    given: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+) -> Callable[[int], Rows]:
+    """Return the end of an operation that has stacked rows on the host.
+
+    Args:
+        staging: Copies to the device.
+        finish: Returns the result on the host, if the caller gave no memory for it.
+        given: Tensors on the device that the caller gave.
+        results: Their values on the host.
+    """
+
+    def finish_moved(number: int) -> Rows:
+        stacked, rows = finish(number)
+        for tensor, values in zip(given, results, strict=True):
+            staging.write(tensor, values)
+        if not given and staging_of(stacked) is None:
+            stacked = staging.to_device(stacked)
+        return stacked, rows
+
+    return finish_moved
 
 
 def _written_back(

@@ -9,6 +9,8 @@ import torch
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
+from bluecomm.device import runtime
+from bluecomm.device.staging import staging_of
 from bluecomm.runtime import current_process
 
 __all__ = ["shared_empty", "shared_like"]
@@ -81,12 +83,15 @@ def dtype_of_word(word: str) -> torch.dtype:
     return _BY_WORD[word]
 
 
-def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
-    """Return the values of a tensor as contiguous CPU memory, and the engine's type.
+def as_input(
+    tensor: torch.Tensor, operation: str, *, staged: bool = False
+) -> tuple[torch.Tensor, str]:
+    """Return the values of a tensor as contiguous memory, and the engine's type.
 
     Args:
-        tensor: Dense CPU tensor. Its gradient is ignored.
+        tensor: Dense tensor. Its gradient is ignored.
         operation: Kind of the operation, for error texts.
+        staged: Whether the tensor may be on a device from which ``staging_of`` copies.
 
     Returns:
         ``tensor`` without its gradient, or a contiguous copy of it; and the engine's
@@ -94,19 +99,16 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or the engine does not know its type.
-        ValueError: ``tensor`` is not a dense CPU tensor, it has a tangent, or a
-            transform of ``torch.func`` stands between it and its values.
+        ValueError: ``tensor`` is not a dense CPU tensor (or one on a device), it has a
+            tangent, or a transform of ``torch.func`` stands between it and its values.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
             f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
         )
     word = _DTYPES.get(tensor.dtype) or dtype_word(tensor.dtype, operation)
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
-        raise ValueError(
-            f"{operation}: expected a dense CPU tensor, got one on {tensor.device} "
-            f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
-        )
+    if not tensor.is_cpu or tensor.layout is not torch.strided or runtime.is_replaced:
+        _check_location(tensor, operation, staged=staged)
     if _functorch.maybe_current_level() is not None:
         _refuse_transform(tensor, operation)
     if tensor.requires_grad:
@@ -121,6 +123,18 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word
+
+
+def _check_location(tensor: torch.Tensor, operation: str, *, staged: bool) -> None:
+    """Raise unless a tensor is dense, and on a device from which it can be read."""
+    staging = staging_of(tensor)
+    is_reachable = staged if staging is not None else tensor.is_cpu
+    if not is_reachable or tensor.layout is not torch.strided:
+        kinds = "CPU, CUDA or MPS tensor" if staged else "CPU tensor"
+        raise ValueError(
+            f"{operation}: expected a dense {kinds}, got one on {tensor.device} "
+            f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
+        )
 
 
 def _refuse_transform(tensor: torch.Tensor, operation: str) -> None:

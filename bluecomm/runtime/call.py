@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from bluecomm._native import Parameters
+    from bluecomm._native import Gate, Parameters
 
 Result = TypeVar("Result")
 
@@ -48,8 +48,12 @@ class Call(Generic[Result]):
         limit_s: Deadline in force; 0 until the call is passed to the engine.
         contributors: Number of members whose inputs the result contains, in a job that
             survives losses; otherwise 0.
+        gate: Opens when the input has been written; ``None`` if it has been already.
+            Sends and receives have none.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
+        is_standing: Whether it waits for a message that may come at any time, so that
+            a long wait is no stall.
     """
 
     __slots__ = (
@@ -59,7 +63,9 @@ class Call(Generic[Result]):
         "destination",
         "dtype",
         "finish",
+        "gate",
         "group_id",
+        "is_standing",
         "keep",
         "kind",
         "limit_s",
@@ -91,10 +97,12 @@ class Call(Generic[Result]):
         self.timeout_s: float | None = None
         self.parameters: Parameters | None = None
         self.blocking = False
+        self.gate: Gate | None = None
         self.group_id = 0
         self.limit_s = 0.0
         self.contributors = 0
         self.any_root = False
+        self.is_standing = False
 
     @property
     def is_submitted(self) -> bool:

@@ -241,6 +241,14 @@ class Communicator:
         pair = f"{kind}.{low}-{high}"
         return self.name_for(pair, None) if name is None else f"{name}.{low}-{high}"
 
+    def check_member(self) -> None:
+        """Raise unless this process is a member.
+
+        Raises:
+            ValueError: It is not, or the set has been freed.
+        """
+        self._me()
+
     def start(self, call: Call[Result]) -> Handle[Result]:
         """Start an operation among the members; see ``World.start``.
 

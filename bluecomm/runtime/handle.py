@@ -298,7 +298,7 @@ class GroupHandle(Handle[list[Result]]):
             try:
                 self._outcomes.append(member.wait(left))
             except CommunicationTimeout as error:
-                if _can_be_waited_for(member):
+                if can_be_waited_for(member):
                     raise
                 self._outcomes.append(error)
             except Exception as error:
@@ -343,7 +343,7 @@ def abandon_all(handles: Iterable[Handle[Any]], why: str) -> None:
             handle.abandon(why)
 
 
-def _can_be_waited_for(handle: Handle[Any]) -> bool:
+def can_be_waited_for(handle: Handle[Any]) -> bool:
     """Return whether a wait has only timed out, and may be repeated."""
     try:
         handle.done()

@@ -80,6 +80,9 @@ class WatchedWorld(Protocol):
     def is_waited_for(self, number: int) -> bool:
         """Return whether a thread of this process waits for an operation."""
 
+    def is_standing(self, number: int) -> bool:
+        """Return whether an operation waits for what may come at any time."""
+
     def has_hard_deadline(self, number: int) -> bool:
         """Return whether the caller gave an operation's deadline."""
 
@@ -158,6 +161,7 @@ class Monitor:
         warnings = self._warned[operation["id"]]
         return (
             operation["name"] != FAREWELL  # others may take as long as they want
+            and not self._world.is_standing(operation["id"])
             and warnings < len(_WARN_AFTER_S)
             and operation["age_s"] >= _WARN_AFTER_S[warnings]
         )

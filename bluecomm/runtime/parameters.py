@@ -19,6 +19,7 @@ def parameters(
     root: int = 0,
     splits: tuple[int, ...] = (),
     local_only: bool = False,
+    algorithm: str = "auto",
     self_weight: float = 1.0,
     sources: tuple[tuple[int, float], ...] = (),
     destinations: tuple[tuple[int, float], ...] = (),
@@ -35,6 +36,8 @@ def parameters(
         splits: Number of rows for each member; if empty, the same number for all. For
             adasum, the number of elements of each tensor.
         local_only: Whether only the members on this machine take part.
+        algorithm: ``direct``, ``ring`` or ``hierarchical``, for an allreduce, the same
+            on all members; ``auto`` lets its size and the members decide.
         self_weight: Weight of this member's tensor.
         sources: In-neighbors (members or machines) and their weights.
         destinations: Out-neighbors and their weights.
@@ -51,6 +54,7 @@ def parameters(
         root=root,
         splits=splits,
         local_only=local_only,
+        algorithm=algorithm,
         self_weight=self_weight,
         sources=sources,
         destinations=destinations,

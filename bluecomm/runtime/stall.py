@@ -113,6 +113,8 @@ class StallReport:
         Args:
             within_s: A rank is busy if it has used its processor within this time.
         """
+        if self.wish and not self.waiting_for:
+            return False  # it waits for the GPU of this rank, not for a rank
         return all(self._excuses(rank, within_s, ()) for rank in self.waiting_for)
 
     def _excuses(self, rank: int, within_s: float, path: tuple[int, ...]) -> bool:
@@ -196,7 +198,7 @@ def _describe(operations: Sequence[OutstandingOperation]) -> str:
     """Return one line about operations; equal ones are counted."""
     alike: dict[tuple[Any, ...], list[OutstandingOperation]] = {}
     for one in operations:
-        awaited = _awaited(one.waiting_for, one.wish) if one.waiting_for else "its turn"
+        awaited = _awaited(one.waiting_for, one.wish)
         alike.setdefault((one.kind, one.name, awaited), []).append(one)
     parts = []
     for (kind, name, awaited), members in list(alike.items())[:_SHOWN]:
@@ -209,6 +211,8 @@ def _describe(operations: Sequence[OutstandingOperation]) -> str:
     )
 
 
-def _awaited(ranks: Any, wish: str) -> str:
+def _awaited(ranks: Sequence[int], wish: str) -> str:
+    if not ranks:
+        return wish or "its turn"
     text = format_ranks(ranks, noun=True)
     return f"{text} {wish}" if wish else text

@@ -24,6 +24,12 @@ constexpr std::array kOps = {
     std::pair{"bit_and", ReduceOp::kBitAnd},  std::pair{"bit_or", ReduceOp::kBitOr},
     std::pair{"bit_xor", ReduceOp::kBitXor}};
 
+constexpr std::array kAlgorithms = {
+    std::pair{"auto", std::optional<Algorithm>()},
+    std::pair{"direct", std::optional(Algorithm::kDirect)},
+    std::pair{"ring", std::optional(Algorithm::kRing)},
+    std::pair{"hierarchical", std::optional(Algorithm::kHierarchical)}};
+
 [[noreturn]] void refuse_word(std::string_view what, std::string_view word,
                               std::string_view known) {
   std::string text(what);
@@ -54,6 +60,15 @@ std::string_view op_word(ReduceOp op) {
     if (known == op) return name;
   }
   return "unknown";
+}
+
+std::optional<Algorithm> parse_algorithm(std::string_view word) {
+  std::string known;
+  for (const auto& [name, algorithm] : kAlgorithms) {
+    if (name == word) return algorithm;
+    known.append(" ").append(name);
+  }
+  refuse_word("algorithm", word, known);
 }
 
 DType parse_dtype(std::string_view word) {

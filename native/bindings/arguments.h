@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,12 @@
 
 namespace bluecomm::bindings {
 
-// Parse the name of a kind, reduction or dtype. Throw std::invalid_argument, whose text
-// lists the known names.
+// Parse the name of a kind, reduction, dtype or algorithm ("auto" is none). Throw
+// std::invalid_argument, whose text lists the known names.
 Kind parse_kind(std::string_view word);
 ReduceOp parse_op(std::string_view word);
 DType parse_dtype(std::string_view word);
+std::optional<Algorithm> parse_algorithm(std::string_view word);
 // Returns the word that parse_op() reads as `op`.
 std::string_view op_word(ReduceOp op);
 

@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,7 @@ struct Parameters {
   int root = 0;
   std::vector<std::int64_t> splits;
   bool local_only = false;
+  std::optional<Algorithm> algorithm;
   double self_weight = 1.0;
   std::vector<Weight> sources;
   std::vector<Weight> destinations;
@@ -39,7 +41,8 @@ struct Parameters {
 
 Parameters make_parameters(std::string_view op, double prescale, double postscale,
                            int root, std::vector<std::int64_t> splits, bool local_only,
-                           double self_weight, std::vector<Weight> sources,
+                           std::string_view algorithm, double self_weight,
+                           std::vector<Weight> sources,
                            std::vector<Weight> destinations, int peer,
                            std::int64_t tag) {
   return {parse_op(op),
@@ -48,6 +51,7 @@ Parameters make_parameters(std::string_view op, double prescale, double postscal
           root,
           std::move(splits),
           local_only,
+          parse_algorithm(algorithm),
           self_weight,
           std::move(sources),
           std::move(destinations),
@@ -81,6 +85,7 @@ struct Attributes {
   Attribute limit_s{"limit_s"};
   Attribute group_id{"group_id"};
   Attribute blocking{"blocking"};
+  Attribute gate{"gate"};
 };
 
 std::span<std::byte> read_span(const py::object& span) {
@@ -133,6 +138,9 @@ Call parse_operation(py::handle call, Kind kind) {
   result.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
   result.input = read_span(attributes.source.of(call));
   read_destination(attributes.destination.of(call), result);
+  if (const py::object gate = attributes.gate.of(call); !gate.is_none()) {
+    result.gate = gate.cast<std::shared_ptr<Gate>>();
+  }
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();
@@ -142,6 +150,7 @@ Call parse_operation(py::handle call, Kind kind) {
     result.root = parameters.root;
     result.splits = parameters.splits;
     result.local_only = parameters.local_only;
+    result.algorithm = parameters.algorithm;
     result.self_weight = parameters.self_weight;
     result.sources = parameters.sources;
     result.destinations = parameters.destinations;
@@ -190,7 +199,8 @@ void register_call(py::module_& module) {
       .def(py::init(&make_parameters), py::kw_only(), arg("op") = "sum",
            arg("prescale") = 1.0, arg("postscale") = 1.0, arg("root") = 0,
            arg("splits") = std::vector<std::int64_t>(), arg("local_only") = false,
-           arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
+           arg("algorithm") = "auto", arg("self_weight") = 1.0,
+           arg("sources") = std::vector<Weight>(),
            arg("destinations") = std::vector<Weight>(), arg("peer") = kAnySource,
            arg("tag") = 0)
       .def_property_readonly("op",

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
+#include "bindings/byte_buffer.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
 #include "common/shared_memory.h"
@@ -18,15 +18,6 @@ std::uintptr_t address_of(const SharedBlock& block) {
   return reinterpret_cast<std::uintptr_t>(block.bytes().data());
 }
 
-py::buffer_info buffer_of(SharedBlock& block) {
-  return {block.bytes().data(),
-          1,
-          py::format_descriptor<std::uint8_t>::format(),
-          1,
-          {static_cast<py::ssize_t>(block.bytes().size())},
-          {1}};
-}
-
 }  // namespace
 
 void register_shared_memory(py::module_& module) {
@@ -36,7 +27,7 @@ void register_shared_memory(py::module_& module) {
       .def_property_readonly("address", &address_of)
       .def_property_readonly(
           "nbytes", [](const SharedBlock& block) { return block.bytes().size(); })
-      .def_buffer(&buffer_of);
+      .def_buffer([](SharedBlock& block) { return byte_buffer(block.bytes()); });
 
   py::class_<SharedMemory, std::shared_ptr<SharedMemory>>(module, "SharedMemory")
       .def(py::init<>())

@@ -5,13 +5,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/gate.h"
 #include "engine/kinds.h"
+#include "engine/plan.h"
 #include "kernels/combine.h"
 
 namespace bluecomm {
@@ -65,11 +68,17 @@ struct Call {
   // the number of elements of each tensor, or empty if the input is one tensor.
   std::vector<std::int64_t> splits;
   bool local_only = false;  // allreduce inside the machine
+  // allreduce: direct, ring or hierarchical, the same on all members. Empty: the
+  // thresholds of `Tuning` choose.
+  std::optional<Algorithm> algorithm;
   // Neighbor operations: member indices (hierarchical: machine indices), each at most
   // once. neighbor_allgather stacks results in the order of `sources`.
   double self_weight = 1.0;
   std::vector<Weight> sources;
   std::vector<Weight> destinations;
+
+  // Opens when `input` has been written; null if that is the case already.
+  std::shared_ptr<Gate> gate;
 
   std::chrono::steady_clock::time_point deadline;
 };

@@ -74,8 +74,9 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.group_hash != b.group_hash) {
     return "The process sets of the callers have different members.";
   }
-  return "The ranks chose different algorithms. All ranks must run the same version of "
-         "bluecomm with the same settings.";
+  return "The ranks chose different algorithms of the engine. All ranks must run the "
+         "same version of bluecomm with the same settings, and pass the same "
+         "algorithm.";
 }
 
 }  // namespace

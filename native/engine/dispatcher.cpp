@@ -148,9 +148,31 @@ RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId 
   } catch (const std::exception& error) {
     fail_thrown(*operation, error);
   }
-  if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
+  if (!must_wait && operation->state() == Operation::State::kQueued) {
+    start_when_ready(*operation);
+  }
   stats_.submitted(*operation);
   return id;
+}
+
+// Starts an operation whose turn it is, or holds it back while its gate is closed.
+// Returns whether anything changed.
+bool Dispatcher::start_when_ready(Operation& operation) {
+  if (Gate* const gate = operation.call().gate.get()) {
+    const std::optional<Status> ready = gate->poll();
+    if (operation.is_held_back() == ready.has_value()) {
+      operation.set_held_back(!ready);
+      ready ? --held_back_ : ++held_back_;
+    }
+    if (!ready) return false;
+    if (!ready->ok()) {
+      fail_operation(operation, {ready->code, operation.label() + ": " + ready->text,
+                                 ready->rank});
+      return true;
+    }
+  }
+  start(operation);
+  return true;
 }
 
 void Dispatcher::start(Operation& operation) {
@@ -282,7 +304,10 @@ bool Dispatcher::poll() {
   if (!answers_.empty()) release_answers();
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
-    if (advance(*operation)) changed = true;
+    if (operation->is_held_back() ? start_when_ready(*operation)
+                                  : advance(*operation)) {
+      changed = true;
+    }
     if (i < operations_.size() && operations_[i] == operation) ++i;
   }
   if (windows_.poll(peers_.gone())) changed = true;
@@ -328,10 +353,16 @@ void Dispatcher::end(Operation& operation) {
       for_each_message(operation.plan(), visit);
     });
   }
+  if (operation.is_held_back()) {  // it has failed
+    operation.set_held_back(false);
+    --held_back_;
+  }
   operation.raise_carried();
   requests_.end(operation);
   operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
-  if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
+  if (const std::shared_ptr<Operation> next = matching_.remove(operation)) {
+    start_when_ready(*next);
+  }
 }
 
 Clock::time_point Dispatcher::next_timer() const {
@@ -343,6 +374,7 @@ Clock::time_point Dispatcher::next_timer() const {
   if (members_ && !closing_) next = std::min(next, members_->next_timer());
   if (!outstanding()) return next;
   const Clock::time_point now = Clock::now();
+  if (held_back_ > 0) next = std::min(next, now + kGateInterval);
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);
     next = std::min(next, grace > now ? grace : now + Peers::kFinishedGrace);

@@ -41,7 +41,7 @@ struct PendingRequest {
   double age_s = 0;
   std::vector<int> waiting_for;
   // The action that is expected of those ranks, such as "to answer"; empty if they have
-  // to take part in the operation.
+  // to take part in the operation. Without ranks, what it waits for instead.
   std::string wish;
   std::size_t received_bytes = 0;
   std::size_t expected_bytes = 0;
@@ -218,6 +218,8 @@ class Dispatcher final : private Receiver, private OperationHost {
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
+  // How often a closed gate is polled: nothing wakes the leader when it opens.
+  static constexpr std::chrono::microseconds kGateInterval{100};
 
   // Receiver. These functions only store the event, because the transport calls them
   // from within poll().
@@ -230,6 +232,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // has joined.
   enum class CalledBy { kProgram, kOthers };
   RequestId add(Call call, const Key& key, CalledBy caller, RequestId id);
+  bool start_when_ready(Operation& operation);
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
@@ -301,6 +304,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // The active operations, in the order of their start. They are apart from the
   // requests about windows, of which there may be thousands and which need no turns.
   std::deque<Operation*> operations_;
+  std::size_t held_back_ = 0;  // operations that wait for their gates
   WaitStats stats_;
   EnginePeers request_peers_;
   WindowService windows_;

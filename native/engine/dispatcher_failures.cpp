@@ -277,6 +277,12 @@ void Dispatcher::send_group_removed(int peer, const Envelope& call) {
 
 Status Dispatcher::timeout_status(const Operation& operation) const {
   const std::string label = operation.label();
+  if (operation.is_held_back()) {
+    return {Code::kTimedOut,
+            label + ": the device has not finished in time what the program started " +
+                "before this call, so its tensor could not be copied to the host",
+            -1};
+  }
   if (operation.state() == Operation::State::kQueued) {
     return {Code::kTimedOut,
             label + ": an earlier call of the same name has not ended in time", -1};

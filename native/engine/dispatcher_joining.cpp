@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/collectives/allreduce.h"
 #include "engine/describe.h"
 #include "engine/dispatcher.h"
 #include "engine/layout.h"
@@ -131,6 +132,11 @@ void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
   call.prescale = theirs.prescale;
   call.postscale = theirs.postscale;
   call.local_only = theirs.local_only != 0;
+  // The others may have chosen it, or have left it to the thresholds.
+  if (call.kind == Kind::kAllreduce && call.op != ReduceOp::kAdasum &&
+      can_be_chosen(theirs.algorithm)) {
+    call.algorithm = theirs.algorithm;
+  }
   call.deadline = Clock::now() + kAnswerLimit;
   const bool is_everybody = call.group->size() == config_.size;
   try {

@@ -84,6 +84,11 @@ class Operation final : public BaseRequest {
   const Result& result() const { return result_; }
   void set_result(Result result) { result_ = std::move(result); }
 
+  // Whether it is this operation's turn, but its gate has not opened yet. Set by the
+  // dispatcher.
+  bool is_held_back() const { return is_held_back_; }
+  void set_held_back(bool held_back) { is_held_back_ = held_back; }
+
   // Starts the first phase. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
 
@@ -192,6 +197,7 @@ class Operation final : public BaseRequest {
   std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
   int lost_ = -1;  // the last peer that was dropped
+  bool is_held_back_ = false;
 };
 
 }  // namespace bluecomm

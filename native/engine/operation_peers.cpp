@@ -21,6 +21,7 @@ constexpr std::size_t kShortBytes = 256 << 10;
 // --- Waiting -------------------------------------------------------------------------
 
 BaseRequest::Awaited Operation::awaited() const {
+  if (is_held_back_) return {{}, "its GPU", 0, 0};
   const Unfinished now = unfinished();
   Awaited awaited{
       {now.not_taken.begin(), now.not_taken.end()}, "", now.received, now.expected};

@@ -97,7 +97,7 @@ class BaseRequest {
   struct Awaited {
     std::set<int> ranks;
     // The action that is expected of those ranks, such as "to answer"; empty if they
-    // have to take part in the operation.
+    // have to take part in the operation. Without ranks, what it waits for instead.
     std::string wish;
     std::size_t received_bytes = 0;
     std::size_t expected_bytes = 0;

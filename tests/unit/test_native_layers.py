@@ -30,8 +30,6 @@ BELOW = {
     "trace": {"common"},
     "common": set(),
 }
-# Named in docs/architecture.md before they are built.
-PLANNED = {"device"}
 # A transport includes nothing of another one.
 TRANSPORTS = {path.name for path in (NATIVE / "transport").iterdir() if path.is_dir()}
 FILES = sorted(
@@ -48,7 +46,7 @@ def includes_of(path):
 
 def test_each_folder_is_a_layer():
     folders = {path.name for path in NATIVE.iterdir() if any(path.rglob("*.cpp"))}
-    assert folders | PLANNED == {*BELOW, "tests", "fuzz"}
+    assert folders == {*BELOW, "tests", "fuzz"}
 
 
 @pytest.mark.parametrize("layer", BELOW)
@@ -61,7 +59,7 @@ def test_includes_point_downward(layer):
         for name in includes_of(path)
         if (top := name.split("/")[0]) in known and top not in {layer, *BELOW[layer]}
     ]
-    assert files or layer in PLANNED
+    assert files
     assert not wrong, "\n".join(wrong)
 
 

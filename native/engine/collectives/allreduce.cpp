@@ -82,6 +82,11 @@ bool may_overlap(Algorithm algorithm) {
   return algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing;
 }
 
+bool can_be_chosen(Algorithm algorithm) {
+  return algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing ||
+         algorithm == Algorithm::kHierarchical;
+}
+
 namespace {
 
 // Adds the work of a team of one member, which scales or copies its value if needed.
@@ -103,7 +108,25 @@ Reach reach_of(const Call& call) {
                                                         : Reach::kNetwork;
 }
 
+// Rejects an algorithm that the caller has chosen and that does not fit the call.
+void check_algorithm(const Call& call) {
+  if (!call.algorithm) return;
+  if (!can_be_chosen(*call.algorithm)) {
+    reject(call, "expected algorithm direct, ring or hierarchical");
+  }
+  if (call.op == ReduceOp::kAdasum) {
+    reject(call, "adasum has an algorithm of its own; leave algorithm out");
+  }
+  if (*call.algorithm == Algorithm::kHierarchical &&
+      (call.local_only || !Machines(*call.group).is_hierarchy())) {
+    reject(call,
+           "algorithm hierarchical needs several machines, of which one has several "
+           "of the ranks; use direct or ring");
+  }
+}
+
 Algorithm choose_for(const Call& call, int members, const Tuning& tuning) {
+  if (call.algorithm) return *call.algorithm;
   const std::size_t nbytes = call.input.size();
   if (reach_of(call) == Reach::kMemory) {
     return choose_allreduce(nbytes, members, Reach::kMemory, tuning);
@@ -120,6 +143,7 @@ Plan plan_allreduce(const Call& call, const Tuning& tuning) {
   check_input(call);
   check_output(call, call.input);
   check_reduction(call);
+  check_algorithm(call);
   if (call.op == ReduceOp::kAdasum) check_adasum(call);
   const Group& group = *call.group;
   const Team team = call.local_only ? team_of(group, Machines(group).local_members())

@@ -15,6 +15,9 @@ enum class Reach { kMemory, kNetwork };
 Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
                            const Tuning& tuning);
 
+// Returns whether a call may name `algorithm` itself (see Call::algorithm).
+bool can_be_chosen(Algorithm algorithm);
+
 // Adds the phases of `algorithm` (flat, doubling, direct or ring), starting at phase
 // `first`.
 void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,

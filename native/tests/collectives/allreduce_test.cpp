@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include "tests/check.h"
@@ -39,6 +40,7 @@ struct AllreduceCase {
   double prescale = 1.0;
   double postscale = 1.0;
   bool local_only = false;
+  std::optional<Algorithm> algorithm = std::nullopt;
 };
 
 std::vector<Expected> expected_of(const AllreduceCase& test,
@@ -75,6 +77,7 @@ Algorithm check_allreduce(const AllreduceCase& test, const Tuning& tuning,
     call.prescale = test.prescale;
     call.postscale = test.postscale;
     call.local_only = test.local_only;
+    call.algorithm = test.algorithm;
   }
   world.plan(tuning);
   world.run(seed);
@@ -222,6 +225,22 @@ TEST(allreduce, chooses_by_size_and_members) {
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kHierarchical);
   test.count = 1;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+}
+
+TEST(allreduce, follows_the_caller_s_choice_of_an_algorithm) {
+  for (std::int64_t count : {0, 1, 301, 3000}) {
+    for (Algorithm chosen : {Algorithm::kDirect, Algorithm::kRing}) {
+      for (const std::vector<int>& machine_of :
+           {one_machine(3), std::vector<int>{0, 1, 2, 3, 4}, {0, 1, 0, 1}}) {
+        AllreduceCase test{.machine_of = machine_of, .count = count};
+        test.algorithm = chosen;
+        CHECK_EQ(check_allreduce(test, {}), chosen);
+      }
+    }
+    AllreduceCase test{.machine_of = {0, 1, 0, 2}, .count = count};
+    test.algorithm = Algorithm::kHierarchical;
+    CHECK_EQ(check_allreduce(test, {}), Algorithm::kHierarchical);
+  }
 }
 
 TEST(allreduce, direct_takes_exactly_two_phases) {

@@ -45,6 +45,21 @@ TEST(validate, names_operation_name_and_rank) {
   check_refused(Kind::kBroadcast, [](Call& r) { r.root = -1; }, "got -1");
 }
 
+TEST(validate, needs_an_algorithm_that_fits) {
+  check_refused(
+      Kind::kAllreduce, [](Call& r) { r.algorithm = Algorithm::kFlat; },
+      "expected algorithm direct, ring or hierarchical");
+  check_refused(
+      Kind::kAllreduce, [](Call& r) { r.algorithm = Algorithm::kHierarchical; },
+      "algorithm hierarchical needs several machines, of which one has several");
+  const auto choose_for_adasum = [](Call& r) {
+    r.op = ReduceOp::kAdasum;
+    r.algorithm = Algorithm::kRing;
+  };
+  check_refused(Kind::kAllreduce, choose_for_adasum,
+                "adasum has an algorithm of its own; leave algorithm out");
+}
+
 TEST(validate, needs_a_complete_group) {
   const auto change = [](auto edit) {
     return [edit](Call& call) {

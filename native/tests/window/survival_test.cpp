@@ -109,7 +109,7 @@ class Participant {
 };
 
 // Lets all ranks that still run pass when `count` have come.
-class Gate {
+class Turnstile {
  public:
   void pass(int count) {
     ++come_;
@@ -125,7 +125,7 @@ TEST(window_survival, windows_go_on_without_a_rank_and_get_new_edges) {
     InprocOptions options;
     options.shares_memory = shares_memory;
     EngineWorld world(EngineWorld::SurvivesLosses{}, kSize, options);
-    std::array<Gate, 10> gates;
+    std::array<Turnstile, 10> gates;
     std::atomic<int> holders = 0;
     world.run([&](int rank, Engine& engine) {
       Participant member(engine, rank);
@@ -189,7 +189,7 @@ TEST(window_survival, windows_go_on_without_a_rank_and_get_new_edges) {
 
 TEST(window_survival, an_excluded_rank_learns_it_from_its_windows) {
   EngineWorld world(EngineWorld::SurvivesLosses{}, kSize);
-  std::array<Gate, 2> gates;
+  std::array<Turnstile, 2> gates;
   world.run([&](int rank, Engine& engine) {
     Participant member(engine, rank);
     gates[0].pass(kSize);

@@ -316,6 +316,9 @@ def test_an_unknown_reduction_is_refused() -> None:
     text = "op must be one of sum average min .* bit_xor; got 'mean'"
     with pytest.raises(ValueError, match=text):
         Parameters(op="mean")
+    text = "algorithm must be one of auto direct ring hierarchical; got 'tree'"
+    with pytest.raises(ValueError, match=text):
+        Parameters(algorithm="tree")
 
 
 def test_unknown_handles_ranks_and_transports(

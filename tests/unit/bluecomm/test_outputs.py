@@ -51,6 +51,14 @@ def test_no_gradient_passes_through_memory_of_the_caller(operation):
         assert torch.equal(call(x, out=torch.empty(3, 2)), X)
 
 
+@pytest.mark.parametrize("view", [torch._neg_view, torch.conj])
+@pytest.mark.parametrize("operation", ["allgather", "alltoall", "reducescatter"])
+def test_views_that_hold_other_values_are_refused(operation, view):
+    x = X.to(torch.complex64)
+    with pytest.raises(ValueError, match="a dense CPU tensor that owns its values"):
+        getattr(bf, operation)(x, out=view(torch.empty_like(x)))
+
+
 def test_memory_of_another_length_is_refused():
     text = "expected an output of 24 bytes"
     for out in (torch.empty(4, 2), [torch.empty(2, 2)]):

@@ -57,6 +57,7 @@ class Bench:
         self.told = []
         self.hard = set()
         self.waited_for = set()
+        self.standing = set()
         peer = SimpleNamespace(host="h", pid=70)
         self.world = SimpleNamespace(
             rank=0,
@@ -71,6 +72,7 @@ class Bench:
                 assignment=SimpleNamespace(stays=(0, 0)),
             ),
             is_spare=False,
+            is_standing=self.standing.__contains__,
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
             blocks_program=self.waited_for.__contains__,
@@ -148,6 +150,15 @@ def test_it_does_not_warn_while_a_finished_rank_serves_its_windows(bench, log):
     bench.outstanding(1, 9.5, FAREWELL)
     assert not any(bench.look(1.0) for _ in range(400))
     assert not log.records
+
+
+def test_it_does_not_warn_of_a_message_that_may_come_at_any_time(bench, log):
+    bench.outstanding(1, 9.5)
+    bench.standing.add(1)
+    assert not any(bench.look(1.0) for _ in range(400))
+    assert not log.records
+    # Its deadline is extended like others.
+    assert bench.look(200.0) == ["x"]
 
 
 def test_the_last_warning_shows_the_stack(bench, monkeypatch):

@@ -139,6 +139,18 @@ def test_a_busy_rank_excuses_the_ranks_that_wait_for_it(table, changes, excused)
     assert report(0, "x", table, **changes).excuses_all(30.0) is excused
 
 
+def test_an_operation_that_waits_for_its_gpu_is_not_excused():
+    table = {0: [waits("x").replace(wish="its GPU")]}
+    waiting = report(0, "x", table, wish="its GPU", rank0={"idle_s": 0.0})
+    assert not waiting.excuses_all(30.0)
+    head, line = str(waiting).splitlines()
+    assert head.startswith("allreduce 'x' on rank 0 has waited 20 s for its GPU (")
+    assert "allreduce 'x' for 20 s (waits for its GPU)" in line
+    its_turn = report(0, "x", {0: [waits("x")]})
+    assert its_turn.excuses_all(30.0)
+    assert str(its_turn).startswith("allreduce 'x' on rank 0 has waited 20 s for its t")
+
+
 def test_the_text():
     table = {0: [waits("x", 1)], 1: []}
     text = str(report(0, "x", table, others=3, rank1={"idle_s": 4.0, "host": "b"}))

@@ -1,0 +1,1 @@
+"""Tensors in the memory of a device, such as a GPU."""

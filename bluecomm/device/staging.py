@@ -1,0 +1,229 @@
+"""Copies tensors of devices to the host, where the engine works, and back.
+
+docs/gpu.md describes the life of an operation on such a tensor.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.autograd.graph import increment_version
+
+from bluecomm.device import runtime
+from bluecomm.errors import BluecommError, CommunicationTimeout
+
+if TYPE_CHECKING:
+    from bluecomm._native import Completion, Gate, StreamPoint
+
+_LIBCUDA = "libcuda.so.1"
+# Devices of torch without a driver that bluecomm knows: copies block the program.
+_BLOCKING_TYPES = frozenset({"mps"})
+# How often a thread looks whether a copy has ended.
+_POLL_S = 0.0001
+
+
+class HostCopy(NamedTuple):
+    """A tensor's values on their way to the host.
+
+    Attributes:
+        values: Contiguous tensor on the host that gets the values.
+        gate: Opens when they are there; ``None`` if they are.
+    """
+
+    values: torch.Tensor
+    gate: Gate | None
+
+    def wait(self, operation: str, timeout_s: float) -> None:
+        """Wait until the values are there.
+
+        Raises:
+            CommunicationTimeout: The device has not got there in time.
+            BluecommError: Work that the program has started on the device failed.
+        """
+        if self.gate is None:
+            return
+        deadline = time.monotonic() + timeout_s
+        while (outcome := self.gate.poll()) is None:
+            if time.monotonic() >= deadline:
+                raise CommunicationTimeout(
+                    f"{operation}: the device has not finished within {timeout_s:g} s "
+                    "what the program started before this call; pass a larger "
+                    "timeout_s, or find the kernel that does not end",
+                    operation=operation,
+                    timeout_s=timeout_s,
+                )
+            time.sleep(_POLL_S)
+        _check(outcome, operation)
+
+
+class Staging(abc.ABC):
+    """Copies the tensors of one device to the host and back. Thread-safe."""
+
+    @abc.abstractmethod
+    def to_host(self, tensor: torch.Tensor) -> HostCopy:
+        """Copy a contiguous tensor, in the order of the program's current stream.
+
+        Raises:
+            RuntimeError: CUDA has failed, or the stream captures a CUDA graph.
+        """
+
+    @abc.abstractmethod
+    def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialized tensor on the host that copies fast."""
+
+    @abc.abstractmethod
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialized tensor on the device."""
+
+    @abc.abstractmethod
+    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy ``values`` to a contiguous ``tensor`` on the device."""
+
+    def write(self, tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Write values of the host to a tensor, in the order of the current stream.
+
+        The program need not wait for the copy before it uses ``tensor``.
+
+        Args:
+            tensor: Tensor on the device.
+            values: Contiguous tensor on the host with as many elements. Nobody may
+                change it afterwards.
+
+        Returns:
+            ``tensor``.
+
+        Raises:
+            RuntimeError: As in ``to_host``.
+        """
+        # The memory of a view with such a bit holds other values than the view.
+        is_plain = not tensor.is_conj() and not tensor.is_neg()
+        if tensor.is_contiguous() and is_plain:
+            self._fill(tensor, values)
+            increment_version(tensor)  # autograd does not see the copy
+            return tensor
+        filled = self.empty(tensor.shape, tensor.dtype)
+        self._fill(filled, values)
+        with torch.no_grad():
+            return tensor.copy_(filled)
+
+    def to_device(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a new tensor on the device with values of the host; see ``write``."""
+        return self.write(self.empty(values.shape, values.dtype), values)
+
+
+class CudaStaging(Staging):
+    """Copies with CUDA's driver, without a stop of the program.
+
+    Args:
+        index: Number of the device among those that the process sees.
+
+    Raises:
+        RuntimeError: CUDA's driver cannot be used.
+    """
+
+    def __init__(self, index: int) -> None:
+        from bluecomm._native import CudaDevice
+
+        self._index = index
+        self._device = CudaDevice(_LIBCUDA, index)
+        # Copies that may still run, and the memory that they use.
+        self._running: list[tuple[StreamPoint, object]] = []
+        self._lock = threading.Lock()
+
+    def to_host(self, tensor: torch.Tensor) -> HostCopy:
+        values = self.empty_on_host(tensor.shape, tensor.dtype)
+        if not tensor.nbytes:
+            return HostCopy(values, None)
+        copy = self._device.copy_to_host(
+            tensor.data_ptr(), values.data_ptr(), tensor.nbytes, self._stream()
+        )
+        self._keep(copy, (tensor, values))
+        return HostCopy(values, copy)
+
+    def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(tuple(shape), dtype=dtype)
+        block = self._device.allocate(count * dtype.itemsize)
+        return torch.frombuffer(block, dtype=dtype, count=count).view(tuple(shape))
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return runtime.current_runtime().empty(shape, dtype, self._index)
+
+    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        if not values.nbytes:
+            return
+        copy = self._device.copy_to_device(
+            values.data_ptr(), tensor.data_ptr(), values.nbytes, self._stream()
+        )
+        # Torch reuses the memory of `tensor` in the order of this stream.
+        self._keep(copy, values)
+
+    def _stream(self) -> int:
+        return runtime.current_runtime().current_stream(self._index)
+
+    def _keep(self, copy: StreamPoint, memory: object) -> None:
+        """Keep what a copy uses until it has ended, and drop that of earlier copies."""
+        with self._lock:
+            self._running = [one for one in self._running if one[0].poll() is None]
+            self._running.append((copy, memory))
+
+
+class BlockingStaging(Staging):
+    """Copies with torch, which stops the program until a copy has ended.
+
+    Args:
+        like: Tensor on the device.
+    """
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self._like = like
+
+    def to_host(self, tensor: torch.Tensor) -> HostCopy:
+        return HostCopy(tensor.cpu(), None)
+
+    def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self._like.new_empty(tuple(shape), dtype=dtype)
+
+    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        with torch.no_grad():
+            tensor.copy_(values.view(tensor.shape))
+
+
+_cuda: dict[int, Staging] = {}
+_blocking: dict[torch.device, Staging] = {}
+
+
+def staging_of(tensor: torch.Tensor) -> Staging | None:
+    """Return what copies a tensor to the host; ``None`` if it is not on a device.
+
+    The same device has the same staging.
+
+    Raises:
+        RuntimeError: CUDA's driver cannot be used.
+    """
+    if tensor.is_cpu and not runtime.is_replaced:
+        return None
+    index = runtime.current_runtime().index_of(tensor)
+    if index is not None:
+        # Two threads may make the first one, but both get the same.
+        return _cuda.get(index) or _cuda.setdefault(index, CudaStaging(index))
+    if tensor.device.type in _BLOCKING_TYPES:
+        return _blocking.setdefault(
+            tensor.device, BlockingStaging(tensor.detach().new_empty(0))
+        )
+    return None
+
+
+def _check(outcome: Completion, operation: str) -> None:
+    if outcome.code:
+        raise BluecommError(f"{operation}: {outcome.text}", operation=operation)

@@ -1,0 +1,87 @@
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/arguments.h"
+#include "bindings/byte_buffer.h"
+#include "bindings/register.h"
+#include "bindings/release_gil.h"
+#include "common/gate.h"
+#include "device/cuda_device.h"
+#include "device/pinned_memory.h"
+#include "device/stream_point.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+using device::CudaDevice;
+using device::CudaStream;
+using device::PinnedBlock;
+using device::PinnedMemory;
+using device::StreamPoint;
+
+// A device and the host memory that is copied from and to it.
+struct PyCudaDevice {
+  std::shared_ptr<CudaDevice> device;
+  std::shared_ptr<PinnedMemory> memory;
+};
+
+std::unique_ptr<PyCudaDevice> open_device(const std::string& library, int ordinal) {
+  auto opened = std::make_shared<CudaDevice>(device::open_driver(library), ordinal);
+  auto memory = std::make_shared<PinnedMemory>(opened);
+  return std::make_unique<PyCudaDevice>(
+      PyCudaDevice{std::move(opened), std::move(memory)});
+}
+
+CudaStream to_stream(std::uintptr_t handle) {
+  return reinterpret_cast<CudaStream>(handle);
+}
+
+std::shared_ptr<StreamPoint> copy_to_host(PyCudaDevice& self, std::uint64_t from,
+                                          std::uintptr_t to, std::size_t nbytes,
+                                          std::uintptr_t stream) {
+  return self.device->copy_to_host(from, memory_at(to, nbytes), to_stream(stream));
+}
+
+std::shared_ptr<StreamPoint> copy_to_device(PyCudaDevice& self, std::uintptr_t from,
+                                            std::uint64_t to, std::size_t nbytes,
+                                            std::uintptr_t stream) {
+  return self.device->copy_to_device(memory_at(from, nbytes), to, to_stream(stream));
+}
+
+}  // namespace
+
+void register_device(py::module_& module) {
+  using py::arg;
+  py::class_<Gate, std::shared_ptr<Gate>>(module, "Gate")
+      .def("poll", [](Gate& self) -> std::optional<Status> {
+        const ReleaseGil unlocked;
+        return self.poll();
+      });
+  py::class_<StreamPoint, Gate, std::shared_ptr<StreamPoint>>(module, "StreamPoint");
+  py::class_<PinnedBlock, std::shared_ptr<PinnedBlock>>(module, "PinnedBlock",
+                                                        py::buffer_protocol())
+      .def_buffer([](PinnedBlock& block) { return byte_buffer(block.bytes()); });
+  py::class_<PyCudaDevice>(module, "CudaDevice")
+      .def(py::init(&open_device), arg("library"), arg("ordinal"),
+           py::call_guard<ReleaseGil>())
+      .def(
+          "allocate",
+          [](PyCudaDevice& self, std::size_t nbytes) {
+            return self.memory->allocate(nbytes);
+          },
+          arg("nbytes"), py::call_guard<ReleaseGil>())
+      .def("copy_to_host", &copy_to_host, arg("source"), arg("address"), arg("nbytes"),
+           arg("stream"), py::call_guard<ReleaseGil>())
+      .def("copy_to_device", &copy_to_device, arg("address"), arg("destination"),
+           arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>());
+}
+
+}  // namespace bluecomm::bindings

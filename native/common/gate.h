@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+
+#include "common/status.h"
+
+namespace bluecomm {
+
+// Holds an operation back while its input is still being written, such as by a copy
+// from a GPU. The dispatcher polls it under the progress lock.
+class Gate {
+ public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  virtual ~Gate() = default;
+
+  // Returns nothing while the input is being written, and afterwards ok, or the reason
+  // why it will never be complete. Does not block.
+  virtual std::optional<Status> poll() = 0;
+};
+
+}  // namespace bluecomm

@@ -1,0 +1,106 @@
+// Copies tensors between a CUDA device and the host. Threads of the program call these
+// functions; the engine's leading thread polls the points that they return.
+#include "device/cuda_device.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace bluecomm::device {
+namespace {
+
+// Constants of CUDA's interface.
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr int kCaptureModeRelaxed = 2;
+constexpr int kCaptureForbids = 900;  // the error of calls during a capture
+
+}  // namespace
+
+ContextScope::ContextScope(const CudaDevice& device)
+    : driver_(*device.driver_), capture_mode_(kCaptureModeRelaxed) {
+  if (device.in_child()) {
+    throw CudaError("this process is a fork of process " +
+                    std::to_string(device.owner_) +
+                    ", which uses CUDA, so CUDA works only there; start processes with "
+                    "the method 'spawn'");
+  }
+  driver_.check(driver_.call().context_push(device.context_), "cuCtxPushCurrent");
+  driver_.call().exchange_capture_mode(&capture_mode_);
+}
+
+ContextScope::~ContextScope() {
+  driver_.call().exchange_capture_mode(&capture_mode_);
+  CudaContext ignored = nullptr;
+  driver_.call().context_pop(&ignored);
+}
+
+CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
+    : driver_(std::move(driver)), ordinal_(ordinal), owner_(::getpid()) {
+  const CudaFunctions& cuda = driver_->call();
+  const int count = driver_->device_count();
+  if (ordinal < 0 || ordinal >= count) {
+    throw CudaError("there is no " + name() + "; this process sees " +
+                    std::to_string(count) + " devices");
+  }
+  driver_->check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
+  driver_->check(cuda.context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  try {
+    const ContextScope scope(*this);
+    int least = 0;
+    int greatest = 0;
+    driver_->check(cuda.stream_priorities(&least, &greatest),
+                   "cuCtxGetStreamPriorityRange");
+    driver_->check(cuda.stream_create(&to_host_, kStreamNonBlocking, greatest),
+                   "cuStreamCreateWithPriority");
+  } catch (const CudaError&) {
+    cuda.context_release(device_);
+    throw;
+  }
+}
+
+CudaDevice::~CudaDevice() {
+  if (in_child()) return;
+  try {
+    const ContextScope scope(*this);
+    driver_->call().stream_destroy(to_host_);
+  } catch (const CudaError&) {
+    // CUDA has ended before this object.
+  }
+  driver_->call().context_release(device_);
+}
+
+std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(DeviceAddress from,
+                                                      std::span<std::byte> to,
+                                                      CudaStream stream) const {
+  const ContextScope scope(*this);
+  check_not_capturing(stream);
+  StreamPoint(shared_from_this(), stream).precede(to_host_);
+  driver_->check(driver_->call().copy_to_host(to.data(), from, to.size(), to_host_),
+                 "cuMemcpyDtoHAsync");
+  return std::make_shared<StreamPoint>(shared_from_this(), to_host_);
+}
+
+std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byte> from,
+                                                        DeviceAddress to,
+                                                        CudaStream stream) const {
+  const ContextScope scope(*this);
+  check_not_capturing(stream);
+  driver_->check(driver_->call().copy_to_device(to, from.data(), from.size(), stream),
+                 "cuMemcpyHtoDAsync");
+  return std::make_shared<StreamPoint>(shared_from_this(), stream);
+}
+
+void CudaDevice::check_not_capturing(CudaStream stream) const {
+  int status = 0;
+  const int result = driver_->call().stream_is_capturing(stream, &status);
+  driver_->check(result == 0 && status != 0 ? kCaptureForbids : result,
+                 "cuStreamIsCapturing");
+}
+
+std::string CudaDevice::name() const {
+  return "CUDA device " + std::to_string(ordinal_);
+}
+
+bool CudaDevice::in_child() const { return ::getpid() != owner_; }
+
+}  // namespace bluecomm::device

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/cuda_driver.h"
+#include "device/stream_point.h"
+
+namespace bluecomm::device {
+
+// One CUDA device, and the stream on which bluecomm copies tensors from it. The program
+// uses the same context, which is the primary one. No function waits for the device.
+// Thread-safe.
+class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
+ public:
+  // Throws CudaError, also if there is no such device.
+  CudaDevice(std::shared_ptr<const CudaDriver> driver, int ordinal);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  // Copies what `stream` has computed so far. Later work of `stream` does not wait for
+  // the copy, so it must not write to `from` before the copy has ended. Throws
+  // CudaError, also while `stream` captures a CUDA graph.
+  std::shared_ptr<StreamPoint> copy_to_host(DeviceAddress from, std::span<std::byte> to,
+                                            CudaStream stream) const;
+  // Copies in the order of `stream`. `from` must not change before the copy has ended.
+  // Throws CudaError, as copy_to_host() does.
+  std::shared_ptr<StreamPoint> copy_to_device(std::span<const std::byte> from,
+                                              DeviceAddress to,
+                                              CudaStream stream) const;
+
+  const CudaDriver& driver() const { return *driver_; }
+  // Returns a text such as "CUDA device 0".
+  std::string name() const;
+  // Whether this process is a fork of the one that made the object, and cannot use it.
+  bool in_child() const;
+
+ private:
+  friend class ContextScope;
+  void check_not_capturing(CudaStream stream) const;
+
+  const std::shared_ptr<const CudaDriver> driver_;
+  const int ordinal_;
+  const int owner_;  // process
+  int device_ = 0;
+  CudaContext context_ = nullptr;
+  CudaStream to_host_ = nullptr;
+};
+
+// Makes the context of a device current on this thread during its lifetime. Calls in it
+// neither fail while another thread captures a CUDA graph, nor invalidate that capture.
+class ContextScope {
+ public:
+  // Throws CudaError, also in a forked child.
+  explicit ContextScope(const CudaDevice& device);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  int capture_mode_;  // this thread's mode to restore
+};
+
+}  // namespace bluecomm::device

@@ -1,0 +1,53 @@
+#include "device/stream_point.h"
+
+#include <utility>
+
+#include "device/cuda_device.h"
+
+namespace bluecomm::device {
+namespace {
+
+constexpr unsigned kEventWithoutTiming = 2;  // a constant of CUDA's interface
+
+}  // namespace
+
+StreamPoint::StreamPoint(std::shared_ptr<const CudaDevice> device, CudaStream stream)
+    : device_(std::move(device)) {
+  const CudaDriver& driver = device_->driver();
+  driver.check(driver.call().event_create(&event_, kEventWithoutTiming),
+               "cuEventCreate");
+  const int result = driver.call().event_record(event_, stream);
+  if (result == 0) return;
+  driver.call().event_destroy(event_);
+  driver.check(result, "cuEventRecord");
+}
+
+StreamPoint::~StreamPoint() {
+  if (device_->in_child()) return;
+  try {
+    const ContextScope scope(*device_);
+    device_->driver().call().event_destroy(event_);
+  } catch (const CudaError&) {
+    // CUDA has ended before this object.
+  }
+}
+
+void StreamPoint::precede(CudaStream stream) const {
+  const CudaDriver& driver = device_->driver();
+  driver.check(driver.call().stream_wait(stream, event_, 0), "cuStreamWaitEvent");
+}
+
+std::optional<Status> StreamPoint::poll() {
+  try {
+    const ContextScope scope(*device_);
+    const CudaDriver& driver = device_->driver();
+    const int result = driver.call().event_query(event_);
+    if (result == kCudaNotReady) return std::nullopt;
+    driver.check(result, "cuEventQuery");
+    return Status{};
+  } catch (const CudaError& error) {
+    return Status{Code::kInternal, error.what(), -1};
+  }
+}
+
+}  // namespace bluecomm::device

@@ -1,0 +1,142 @@
+"""Operations on tensors of a device, whose values travel through the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.ranks import run_ranks
+from tests.support.unified_memory import on_device, on_host
+
+# What each rank's input becomes: (input, operation) -> result or results.
+OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
+    "allreduce": lambda x: bf.allreduce(x),
+    "sum, scaled": lambda x: bf.allreduce(x, op=bf.Sum, prescale_factor=0.5),
+    "allreduce, fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
+    "adasum": lambda x: bf.allreduce(x, op=bf.Adasum),
+    "broadcast": lambda x: bf.broadcast(x, 1),
+    "reduce": lambda x: bf.reduce(x, 1, bf.Max),
+    "reducescatter": lambda x: bf.reducescatter(x),
+    "allgather": lambda x: bf.allgather(x[: bf.rank()]),
+    "gather": lambda x: bf.gather(x[bf.rank() :], 0),
+    "alltoall": lambda x: bf.alltoall(x[: 2 * bf.size()]),
+    "splits": lambda x: bf.alltoall(x[:6], [2] * 3)[0],
+    "neighbor_allreduce": lambda x: bf.neighbor_allreduce(x),
+    "dynamic": lambda x: bf.neighbor_allreduce(
+        x,
+        self_weight=0.5,
+        src_weights={(bf.rank() - 1) % bf.size(): 0.5},
+        dst_weights={(bf.rank() + 1) % bf.size(): 1.0},
+    ),
+    "neighbor_allgather": lambda x: bf.neighbor_allgather(x),
+    "hierarchical": lambda x: bf.hierarchical_neighbor_allreduce(x),
+    "grouped": lambda x: bf.grouped_allreduce([x, x[:1]], op=bf.Sum)[1],
+    "not contiguous": lambda x: bf.allreduce(x.t()),
+    "out": lambda x: bf.allgather(x, out=x.new_empty(3 * len(x), 5)),
+    "a list for out": lambda x: torch.cat(
+        bf.allgather(x, out=[torch.empty_like(x) for _ in range(bf.size())])
+    ),
+    "reducescatter, out": lambda x: bf.reducescatter(x, out=x.new_empty(2, 5)),
+    "no elements": lambda x: bf.allreduce(x[:0]),
+}
+IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
+    "allreduce_": lambda x: bf.allreduce_(x),
+    "broadcast_": lambda x: bf.broadcast_(x, 1),
+    "neighbor_allreduce_": lambda x: bf.neighbor_allreduce_(x),
+    "not contiguous": lambda x: bf.allreduce_(x.t()),
+}
+
+
+def mine() -> torch.Tensor:
+    return torch.randn(6, 5, generator=torch.Generator().manual_seed(bf.rank()))
+
+
+def operate_as_on_the_host() -> None:
+    for name, operation in OPERATIONS.items():
+        values = mine()
+        tensor = on_device(values)
+        got = on_host(operation(tensor))
+        assert torch.equal(got, operation(values.clone())), name
+        assert torch.equal(on_host(tensor), values), name
+    for name, operation in IN_PLACE.items():
+        values, tensor = mine(), on_device(mine())
+        version = tensor._version
+        operation(values)
+        operation(tensor)
+        assert torch.equal(on_host(tensor), values), name
+        assert tensor._version > version, name
+
+
+def exchange_messages() -> None:
+    rank, size = bf.rank(), bf.size()
+    received = on_device(torch.zeros(6, 5))
+    handle = bf.send_nonblocking(on_device(mine()), (rank + 1) % size)
+    assert bf.recv(received) == (rank - 1) % size
+    handle.wait()
+    sent = torch.randn(6, 5, generator=torch.Generator().manual_seed((rank - 1) % size))
+    assert torch.equal(on_host(received), sent)
+    if rank < 2:
+        got = on_host(
+            bf.pair_gossip(on_device(torch.full((3,), float(rank))), 1 - rank)
+        )
+        assert got.tolist() == [0.5] * 3
+
+
+def differentiate() -> None:
+    differentiable = {
+        **OPERATIONS,
+        "reduce": lambda x: bf.reduce(x, 1, bf.Sum),
+        "extremes": lambda x: bf.allreduce(x, op=bf.Max),
+    }
+    for name in (
+        *("allreduce", "extremes", "broadcast", "reduce", "reducescatter", "gather"),
+        *("allgather", "alltoall", "neighbor_allreduce", "neighbor_allgather"),
+    ):
+        values = mine().requires_grad_()
+        tensor = on_device(values)
+        (differentiable[name](values) ** 2).sum().backward()
+        (differentiable[name](tensor) ** 2).sum().backward()
+        # Autograd's own kernels forget the class of this device's tensors.
+        torch.testing.assert_close(tensor.grad, values.grad, msg=name)
+
+
+def refuse_what_cannot_be_staged() -> None:
+    with pytest.raises(ValueError, match="expected a dense CPU, CUDA or MPS tensor"):
+        bf.allreduce(torch.empty(3, device="meta"))
+    tensor = on_device(torch.ones(3))
+    with pytest.raises(ValueError, match=r"out must be on mps:0, as the tensor is"):
+        bf.allgather(tensor, out=torch.empty(9))
+    with pytest.raises(ValueError, match="win_create: expected a dense CPU tensor"):
+        bf.win_create(tensor, "w")
+    error = ValueError if bf.rank() == 0 else bf.MismatchError
+    with pytest.raises(error, match="scatter: expected a dense CPU tensor"):
+        bf.scatter([tensor] * bf.size() if bf.rank() == 0 else None, 0)
+    # The ranks are still in step.
+    assert on_host(bf.allreduce(tensor)).tolist() == [1.0] * 3
+
+
+def test_tensors_on_a_device() -> None:
+    run_ranks(3, all_of_them, ranks_per_machine=1)
+
+
+def all_of_them() -> None:
+    operate_as_on_the_host()
+    exchange_messages()
+    differentiate()
+    refuse_what_cannot_be_staged()
+
+
+def mix_devices() -> None:
+    # A rank's tensor may be on another device than those of the others.
+    values = torch.full((4,), float(bf.rank()))
+    tensor = on_device(values) if bf.rank() else values
+    bf.allreduce_(tensor, average=False)
+    got = on_host(tensor) if bf.rank() else tensor
+    assert got.tolist() == [1.0] * 4
+
+
+def test_ranks_on_different_devices() -> None:
+    run_ranks(2, mix_devices)

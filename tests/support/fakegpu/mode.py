@@ -1,0 +1,201 @@
+"""Torch operations on the fake's tensors, as kernels on the current stream.
+
+An operation waits for the current stream only, computes on the host from what the
+stream sees, and writes its results late, by a task of that stream. So a program that
+forgets to order this stream after another one reads what the other one has not written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from tests.support.fakegpu.tensors import DeviceMemory
+
+_TESTS = str(Path(__file__).parents[2])
+_SUPPORT = str(Path(__file__).parent)
+# These share their argument's memory, although their schemas do not say so.
+_VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
+_UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+_FACTORIES = {
+    *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
+    *(
+        torch.rand,
+        torch.randint,
+        torch.randn,
+        torch.randperm,
+        torch.tensor,
+        torch.zeros,
+    ),
+}
+
+
+class _Kernels(TorchDispatchMode):
+    """Runs operations that have an argument in device memory."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def run(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        memory = self._memory
+        label = str(function)
+        copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def find(tensor: torch.Tensor) -> torch.Tensor:
+            if memory.holds(tensor):
+                copies[id(tensor)] = (tensor, tensor)
+            return tensor
+
+        tree_map_only(torch.Tensor, find, (args, kwargs))
+        if not copies or _is_view(function):
+            return function(*args, **kwargs)
+        for key, (tensor, _) in copies.items():
+            copies[key] = (tensor, memory.read(tensor, label))
+
+        def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+            return copies[id(tensor)][1] if id(tensor) in copies else tensor
+
+        own_args, own_kwargs = tree_map_only(torch.Tensor, copy_of, (args, kwargs))
+        result = function(*own_args, **own_kwargs)
+        for tensor in _written(function, args, kwargs):
+            if id(tensor) in copies:
+                memory.write(tensor, copies[id(tensor)][1], label)
+        originals = {id(copy): tensor for tensor, copy in copies.values()}
+        given = {id(tensor) for tensor in _tensors((args, kwargs))}
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in originals:
+                return originals[id(tensor)]
+            if id(tensor) in given:
+                return tensor
+            if function._schema.name in _UNINITIALIZED:
+                return memory.empty(tensor.shape, tensor.dtype, tensor.stride())
+            return memory.upload(tensor)
+
+        return tree_map_only(torch.Tensor, place, result)
+
+
+# Torch imports its compiler, which takes seconds, for a method in the class's body.
+_Kernels.__torch_dispatch__ = _Kernels.run  # type: ignore[method-assign]
+
+
+class _ProgramCalls(TorchFunctionMode):
+    """Methods that torch does not dispatch, and tensors that tests make.
+
+    Factories that files of ``tests`` call without ``device`` make tensors there,
+    as if it were the default. Those that bluecomm calls make tensors of the host.
+    """
+
+    def __init__(self, memory: DeviceMemory, makes_tensors: bool) -> None:
+        super().__init__()
+        self._memory = memory
+        self._makes_tensors = makes_tensors
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and self._memory.holds(first):
+            if function is torch.Tensor.tolist:
+                return self._memory.download(first).tolist()
+            if function is torch.Tensor.cpu or _is_move_to_host(
+                function, args[1:], kwargs
+            ):
+                return self._memory.download(first)
+            if function in (torch.Tensor.numpy, torch.Tensor.__array__):
+                raise TypeError(
+                    "can't convert a tensor of the fake device to numpy; use "
+                    "Tensor.cpu() first"
+                )
+        result = function(*args, **kwargs)
+        if (
+            self._makes_tensors
+            and function in _FACTORIES
+            and "device" not in kwargs
+            and _is_called_by_tests()
+        ):
+            wants_grad = result.requires_grad
+            return self._memory.upload(result).requires_grad_(wants_grad)
+        return result
+
+
+@contextlib.contextmanager
+def kernels(memory: DeviceMemory, *, makes_tensors: bool = False) -> Iterator[None]:
+    """Run torch operations of this thread on tensors in ``memory``.
+
+    Args:
+        memory: The device.
+        makes_tensors: Whether factories such as ``torch.zeros`` that tests call make
+            tensors of the device.
+    """
+    with _ProgramCalls(memory, makes_tensors), _Kernels(memory):
+        yield
+
+
+def _is_view(function: Any) -> bool:
+    schema = function._schema
+    if schema.name in _VIEWS:
+        return True
+    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Yield the arguments that an operation writes."""
+    for position, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        if position < len(args):
+            yield from _tensors(args[position])
+        elif argument.name in kwargs:
+            yield from _tensors(kwargs[argument.name])
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tree_map_only(torch.Tensor, found.append, tree)
+    return found
+
+
+def _is_move_to_host(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
+    if function is not torch.Tensor.to:
+        return False
+    wanted = [*args, *kwargs.values()]
+    return any(
+        (isinstance(one, str) and one == "cpu")
+        or (isinstance(one, torch.device) and one.type == "cpu")
+        for one in wanted
+    )
+
+
+def _is_called_by_tests() -> bool:
+    """Return whether a test, and not this folder, calls the factory or module."""
+    frame: FrameType | None = sys._getframe(2)  # the caller of __torch_function__
+    while frame is not None and "/torch/" in frame.f_code.co_filename:
+        frame = frame.f_back
+    file = frame.f_code.co_filename if frame is not None else ""
+    return file.startswith(_TESTS) and not file.startswith(_SUPPORT)

@@ -1,0 +1,93 @@
+"""Runs a function on several ranks, each with a fake GPU of its own.
+
+::
+
+    results = run_ranks_on_gpus(4, body, x, seed=7)
+
+``body`` gets its tensors in device memory, and factories such as ``torch.zeros`` make
+tensors there. What it returns comes back as tensors of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.ranks import run_ranks
+
+
+class FakeRuntime:
+    """What bluecomm asks torch for, asked of the fake; a ``DeviceRuntime``."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+
+    def index_of(self, tensor: torch.Tensor) -> int | None:
+        return self._memory.ordinal if self._memory.holds(tensor) else None
+
+    def current_stream(self, index: int) -> int:
+        assert index == self._memory.ordinal
+        return self._memory.current_stream
+
+    def empty(
+        self, shape: Sequence[int], dtype: torch.dtype, index: int
+    ) -> torch.Tensor:
+        assert index == self._memory.ordinal
+        return self._memory.empty(shape, dtype)
+
+
+def run_ranks_on_gpus(
+    world_size: int,
+    body: Callable[..., Any],
+    *args: Any,
+    seed: int = 0,
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Return what ``body(*args)`` returns on each rank, each with a GPU of its own.
+
+    Args:
+        world_size: Number of ranks.
+        body: As for ``run_ranks``.
+        *args: Its arguments. Their tensors are moved to the device.
+        seed: ``FAKEGPU_SEED``.
+        environment: Additional environment variables.
+        **options: As for ``run_ranks``.
+
+    Raises:
+        RankFailure: As in ``run_ranks``, or a rank used CUDA or NCCL wrongly.
+    """
+    where = {"FAKEGPU_SEED": str(seed), **(environment or {})}
+    return run_ranks(world_size, run_on_gpu, body, args, environment=where, **options)
+
+
+def run_on_gpu(body: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Run ``body`` on this rank's device.
+
+    Raises:
+        AssertionError: CUDA or NCCL were used wrongly.
+    """
+    import bluecomm as bf
+    from bluecomm.device import runtime
+
+    memory = DeviceMemory(bf.rank())
+    # The next test may reuse this process for tensors of the host.
+    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
+        result = body(*tree_map_only(torch.Tensor, memory.upload, list(args)))
+        result = tree_map_only(torch.Tensor, _to_host(memory), result)
+    texts = load().violations()
+    assert not texts, "\n".join(texts)
+    return result
+
+
+def _to_host(memory: DeviceMemory) -> Callable[[torch.Tensor], torch.Tensor]:
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return memory.download(tensor) if memory.holds(tensor) else tensor
+
+    return move

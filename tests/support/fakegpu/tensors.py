@@ -1,0 +1,161 @@
+"""Tensors over the fake's device memory.
+
+To torch they are on the CPU, but nobody except the fake can read their memory. They are
+read and written as a kernel would: in the order of a stream, and late.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import operator
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from tests.support.fakegpu.device import call, made
+from tests.support.fakegpu.library import load
+
+
+class DeviceMemory:
+    """Device memory of one device, and the current stream of the program there.
+
+    Makes the device's context current on this thread.
+
+    Args:
+        ordinal: Number of the device.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self._cuda = load().cuda
+        call("cuInit", 0)
+        load().reset()
+        call("cuCtxSetCurrent", made("cuDevicePrimaryCtxRetain", ordinal))
+        self._free = self.allocate(1)  # maps the memory of all devices
+        base, alias, size = (ctypes.c_uint64() for _ in range(3))
+        self._cuda.fakegpu_arena(*map(ctypes.byref, (base, alias, size)))
+        self._addresses = range(base.value, base.value + size.value)
+        bytes_type = ctypes.c_uint8 * size.value
+        self._bytes = torch.frombuffer(
+            bytes_type.from_address(alias.value), dtype=torch.uint8
+        )
+        self._default = self._cuda.fakegpu_default_stream(ordinal)
+        # A stream's handle as the program knows it; 0 is the default stream.
+        self.current_stream = 0
+
+    @property
+    def stream(self) -> int:
+        """The current stream, also for threads without a context."""
+        return self.current_stream or self._default
+
+    def allocate(self, nbytes: int) -> int:
+        return int(made("cuMemAlloc_v2", nbytes, kind=ctypes.c_uint64))
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is in device memory."""
+        if tensor.is_sparse or tensor.device.type != "cpu":
+            return False
+        return tensor.untyped_storage().data_ptr() in self._addresses
+
+    def empty(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        strides: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """Return a tensor that was never written, allocated on the current stream."""
+        if strides is None:
+            strides = _contiguous(shape)
+        items = _span(shape, strides) or 1  # one without elements has memory, too
+        nbytes = items * dtype.itemsize
+        memory = self.allocate(nbytes)
+        buffer = (ctypes.c_uint8 * nbytes).from_address(memory)
+        weakref.finalize(
+            buffer, self._cuda.fakegpu_free_on, self.stream, memory
+        ).atexit = False
+        flat = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype)
+        return flat.as_strided(tuple(shape), tuple(strides))
+
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with the same values and strides in device memory.
+
+        One that is there already is returned itself.
+        """
+        if self.holds(tensor):
+            return tensor
+        strides = tensor.stride() if _is_dense(tensor) else None
+        made = self.empty(tensor.shape, tensor.dtype, strides)
+        self.write(made, tensor, "a copy to the device")
+        return made
+
+    def write(self, target: torch.Tensor, values: torch.Tensor, label: str) -> None:
+        """Write values of the host, late, on the current stream."""
+        dense = values.detach().to(target.dtype).expand(target.shape).contiguous()
+        if not dense.numel():
+            return
+        item = target.dtype.itemsize
+        longs = ctypes.c_long * max(1, target.dim())
+        failed = self._cuda.fakegpu_write(
+            self.stream,
+            self._first_byte(target),
+            _span(target.shape, target.stride()) * item,
+            dense.data_ptr(),
+            dense.numel(),
+            target.dim(),
+            longs(*target.shape),
+            longs(*(stride * item for stride in target.stride())),
+            item,
+            label.encode(),
+        )
+        assert not failed, f"{label}: {load().violations()}"
+
+    def read(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """Return a copy on the host, as a kernel on the current stream reads it."""
+        nbytes = _span(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
+        if nbytes:
+            first = self._first_byte(tensor)
+            failed = self._cuda.fakegpu_access(
+                self.stream, first, nbytes, 0, label.encode()
+            )
+            assert not failed, f"{label}: {load().violations()}"
+            self._cuda.fakegpu_drain(self.stream)
+            begin = first - self._addresses.start
+            flat = self._bytes[begin : begin + nbytes].view(tensor.dtype)
+        else:
+            flat = torch.empty(0, dtype=tensor.dtype)
+        seen = flat.as_strided(tensor.shape, tensor.stride())
+        return seen.clone(memory_format=torch.preserve_format)
+
+    def download(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the host, which waits for the current stream."""
+        copy = self.read(tensor.detach(), "a copy to the host")
+        call("cuStreamSynchronize", self.stream)
+        return copy
+
+    def _first_byte(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage().data_ptr()
+        return storage + tensor.storage_offset() * tensor.dtype.itemsize
+
+
+def _contiguous(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a contiguous tensor."""
+    products = itertools.accumulate(
+        (max(1, size) for size in reversed(shape[1:])), operator.mul, initial=1
+    )
+    return [*products][::-1] if len(shape) else []
+
+
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of items from the first to the last one."""
+    if 0 in shape:
+        return 0
+    return 1 + sum(
+        (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return _span(tensor.shape, tensor.stride()) == math.prod(tensor.shape)

@@ -1,0 +1,70 @@
+"""How results are written to tensors of a device whose memory is that of the host."""
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+from bluecomm.device import runtime, staging
+from bluecomm.device.staging import HostCopy, Staging
+
+
+class HostStaging(Staging):
+    """Copies bytes, whatever the tensor makes of them."""
+
+    def to_host(self, tensor):
+        return HostCopy(tensor.clone(), None)
+
+    def empty_on_host(self, shape, dtype):
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    empty = empty_on_host
+
+    def _fill(self, tensor, values):
+        ctypes.memmove(tensor.data_ptr(), values.data_ptr(), values.nbytes)
+
+
+VALUES = torch.tensor([[1 + 2j, 3 - 1j], [0.5j, -2 + 0j]])
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x, torch.t, torch.conj, torch._neg_view, lambda x: x.conj().t()],
+    ids=["plain", "transposed", "conjugated", "negative", "conjugated, transposed"],
+)
+def test_a_view_shows_the_values_that_are_written_to_it(view):
+    tensor = view(torch.zeros_like(VALUES))
+    version = tensor._version
+    assert HostStaging().write(tensor, VALUES) is tensor
+    assert torch.equal(tensor, VALUES)
+    assert tensor._version > version
+
+
+def test_threads_that_start_at_once_get_the_same_staging(monkeypatch):
+    both_make_one = threading.Barrier(2)
+
+    class SlowStaging(HostStaging):
+        def __init__(self, index):
+            both_make_one.wait(timeout=20)
+
+    class Runtime:
+        def index_of(self, tensor):
+            return 3
+
+    monkeypatch.setattr(staging, "CudaStaging", SlowStaging)
+    monkeypatch.setattr(staging, "_cuda", {})
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(staging.staging_of(VALUES)))
+        for _ in range(2)
+    ]
+    with runtime.use(Runtime()):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        first, second = found
+        assert first is second
+        assert staging.staging_of(VALUES) is first
+    assert staging.staging_of(VALUES) is None
