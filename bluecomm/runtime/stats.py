@@ -11,8 +11,16 @@ from bfrun.wording import format_ranks
 
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters
+    from bluecomm.runtime.input_waits import InputWaits
 
-__all__ = ["EdgeStats", "NeighborStats", "OperationStats", "Stats", "StreamStats"]
+__all__ = [
+    "EdgeStats",
+    "InputStats",
+    "NeighborStats",
+    "OperationStats",
+    "Stats",
+    "StreamStats",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +122,21 @@ class OperationStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class InputStats:
+    """Counters of the batches from ``bluecomm.data.DataLoader``.
+
+    Attributes:
+        batches: Batches that the program has taken.
+        samples: Samples in them.
+        wait_s: Seconds in which the program waited for them.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    wait_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Stats:
     """Counters of this rank since ``init`` or ``reset_stats``.
 
@@ -128,7 +151,9 @@ class Stats:
             in jobs of ``bfrun --on-failure continue``.
         replaced: How often this rank's own values took the weight of a lost rank.
         dropped: Window requests (puts, accumulates, gets, mutexes) to lost ranks that
-            have ended without effect.
+    ended without effect.
+        input: Batches from ``bluecomm.data.DataLoader``, and the waits for them. If
+            ``input.wait_s`` is a large part of ``age_s``, the input is the bottleneck.
     """
 
     age_s: float
@@ -138,6 +163,7 @@ class Stats:
     gone: tuple[int, ...] = ()
     replaced: int = 0
     dropped: int = 0
+    input: InputStats = InputStats()
 
     @property
     def bytes_sent(self) -> int:
@@ -163,6 +189,12 @@ class Stats:
             f"{_readable(self.bytes_received)} received, "
             f"{self.exposed_s:.3f} s of exposed communication"
         ]
+        if self.input.batches:
+            part = 100 * self.input.wait_s / max(self.age_s, 1e-9)
+            lines.append(
+                f"{self.input.samples} samples in {self.input.batches} batches, "
+                f"{self.input.wait_s:.3f} s ({part:.0f} %) of waiting for data"
+            )
         if self.gone:
             gone = format_ranks(self.gone, noun=True)
             text = f"without {gone}; own values replaced {self.replaced}"
@@ -219,9 +251,12 @@ def _readable(nbytes: int) -> str:
 
 
 def to_stats(
-    counted: EngineCounters, hosts: Mapping[int, str], gone: tuple[int, ...]
+    counted: EngineCounters,
+    hosts: Mapping[int, str],
+    gone: tuple[int, ...],
+    waits: InputWaits,
 ) -> Stats:
-    """Return the counters of the engine, with hosts, and the ranks that have gone."""
+    """Return the counters of engine and input, with hosts and the ranks that left."""
     operations = {
         kind: OperationStats(
             calls=one["calls"],
@@ -241,6 +276,7 @@ def to_stats(
         gone=gone,
         replaced=counted["replaced"],
         dropped=counted["dropped"],
+        input=InputStats(waits.batches, waits.samples, waits.wait_s),
     )
 
 

@@ -19,6 +19,7 @@ from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.engine_start import make_engine
 from bluecomm.runtime.failure import CLOSED
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
+from bluecomm.runtime.input_waits import InputWaits
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.member_feed import MemberFeed
 from bluecomm.runtime.members import Members
@@ -105,6 +106,7 @@ class World:
         # Number of times that all ranks have joined.
         self.join_rounds = 0
         self.unchanged_calls = UnchangedCalls()
+        self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
@@ -189,12 +191,13 @@ class World:
         hosts = {peer.rank: peer.host for peer in self.peers}
         counted = self._engine.stats()
         self.unchanged_calls.add_to(counted["operations"])
-        return to_stats(counted, hosts, self.members.gone)
+        return to_stats(counted, hosts, self.members.gone, self.input_waits)
 
     def reset_stats(self) -> None:
         """Reset the statistics of the engine."""
         self._engine.reset_stats()
         self.unchanged_calls.reset()
+        self.input_waits.reset()
 
     def start(self, call: Call[Result]) -> RequestHandle[Result]:
         """Start an operation whose name and group are known, and return its handle.
@@ -365,6 +368,11 @@ class World:
     def is_waited_for(self, number: int) -> bool:
         """Return whether a thread of this process waits for a request."""
         return number in self._waiting
+
+    def is_standing(self, number: int) -> bool:
+        """Return whether a request waits for what may come at any time."""
+        kept = self._kept.get(number)
+        return isinstance(kept, Call) and kept.is_standing
 
     def has_hard_deadline(self, number: int) -> bool:
         """Return whether the program gave a request's deadline, which then stands."""

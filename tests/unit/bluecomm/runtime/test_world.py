@@ -142,6 +142,14 @@ def test_a_window_request_is_noted_unless_it_has_ended():
     assert not world.has_hard_deadline(0)
 
 
+def test_a_call_may_stand_and_a_window_request_may_not():
+    call = Call("recv", "uint8", [], (0, 0), (300, 10), (), lambda _: None)
+    world = make_world(Reading(), {1: call, 2: KeptMemory("owner", (200, 50))})
+    assert [world.is_standing(number) for number in (1, 2, 3)] == [False] * 3
+    call.is_standing = True
+    assert [world.is_standing(number) for number in (1, 2, 3)] == [True, False, False]
+
+
 def test_memory_is_in_use_by_operations_and_window_requests():
     call = Call("barrier", "uint8", [], (100, 50), [(300, 10)], (), lambda _: None)
     kept = {1: call, 2: KeptMemory("owner", (200, 50)), 3: []}

@@ -1,0 +1,1 @@
+"""What ``python -m bluecomm.bench data`` measures, a file per question."""

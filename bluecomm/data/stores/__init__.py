@@ -1,0 +1,1 @@
+"""Where ``CachedDataset`` keeps samples."""

@@ -1,0 +1,193 @@
+"""Values as flat bytes: tensors, arrays and bytes as they are, the rest pickled.
+
+::
+
+    length     of the structure, 4 bytes, little-endian
+    structure  JSON: lists, tuples and dictionaries; numbers and text; and for each
+               buffer its kind, type and shape
+    buffers    in the order of the structure, each at a multiple of 64 bytes
+
+A tensor or an array is decoded without a copy: it lies in the memory of the flat bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+
+ALIGNMENT = 64
+_LENGTH = struct.Struct("<I")
+_SCALARS = (type(None), bool, int, float, str)
+_DTYPES = {
+    str(value): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of ``ALIGNMENT``."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def encode_value(value: Any, *, allow_pickle: bool = True) -> list[Any]:
+    """Return the flat bytes of a value, as buffers that follow each other.
+
+    Args:
+        value: Any value that can be pickled.
+        allow_pickle: Whether it may have parts that must be pickled.
+
+    Raises:
+        TypeError: A part must be pickled, and may not or cannot.
+    """
+    buffers: list[Any] = []
+    node = _encode(value, buffers, allow_pickle)
+    text = json.dumps(node, separators=(",", ":")).encode()
+    parts: list[Any] = []
+    for part in (_LENGTH.pack(len(text)) + text, *buffers):
+        nbytes = memoryview(part).nbytes
+        parts += [part, bytes(aligned(nbytes) - nbytes)]
+    return parts
+
+
+def nbytes_of(parts: list[Any]) -> int:
+    """Return the bytes of what ``encode_value`` returns."""
+    return sum(memoryview(part).nbytes for part in parts)
+
+
+def decode_value(memory: memoryview, *, allow_pickle: bool = True) -> Any:
+    """Return the value of flat bytes.
+
+    Args:
+        memory: The bytes, at an address that is a multiple of 64. Tensors and arrays
+            keep this object alive, and share its memory, so it must be writable.
+        allow_pickle: Whether pickled parts are decoded, which runs code that they
+            name.
+
+    Raises:
+        ValueError: It has a pickled part, and must not; or its bytes are no value of
+            this version, or are those of a class that no longer exists.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(memory)
+        begin = _LENGTH.size + length
+        node = json.loads(str(memory[_LENGTH.size : begin], "ascii"))
+        return _Decoder(memory, aligned(begin), allow_pickle).decode(node)
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"the store has bytes that are no value here ({type(error).__name__}: "
+            f"{error}); change version=, or use another folder or prefix"
+        ) from error
+
+
+def _encode(value: Any, buffers: list[Any], allow_pickle: bool) -> Any:
+    kind = type(value)
+    if kind in _SCALARS:
+        return ["v", value]
+    if kind in (list, tuple):
+        items = [_encode(one, buffers, allow_pickle) for one in value]
+        return ["l" if kind is list else "u", items]
+    if kind is dict and all(type(name) is str for name in value):
+        pairs = value.items()
+        return ["d", [[n, _encode(one, buffers, allow_pickle)] for n, one in pairs]]
+    if kind is bytes:
+        buffers.append(value)
+        return ["b", len(value)]
+    if kind is torch.Tensor and _is_plain(value):
+        flat = value.contiguous().reshape(-1).view(torch.uint8)
+        buffers.append(flat.numpy())
+        return ["t", str(value.dtype), list(value.shape)]
+    if kind is np.ndarray and value.dtype.kind in "biufcmMSU":
+        buffers.append(np.array(value, order="C").reshape(-1).view(np.uint8))
+        return ["a", value.dtype.str, list(value.shape)]
+    return ["p", _pickled(value, buffers, allow_pickle)]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized)
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _pickled(value: Any, buffers: list[Any], allow_pickle: bool) -> int:
+    name = type(value).__name__
+    if not allow_pickle:
+        raise TypeError(
+            f"a value of type {name} must be pickled, and the store does not allow it; "
+            "pass allow_pickle=True if nobody else can write to the store, or return "
+            "tensors, arrays, bytes, numbers, text, and lists, tuples and dictionaries "
+            "of these"
+        )
+    try:
+        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise TypeError(f"a value of type {name} cannot be pickled: {error}") from error
+    buffers.append(data)
+    return len(data)
+
+
+class _Decoder:
+    """Reads the buffers in the order of the structure."""
+
+    def __init__(self, memory: memoryview, begin: int, allow_pickle: bool) -> None:
+        self._memory = memory
+        self._at = begin
+        self._allow_pickle = allow_pickle
+
+    def decode(self, node: Any) -> Any:
+        kind, content, *shape = node
+        if kind == "v":
+            return content
+        if kind == "l":
+            return [self.decode(one) for one in content]
+        if kind == "u":
+            return tuple([self.decode(one) for one in content])
+        if kind == "d":
+            return {name: self.decode(one) for name, one in content}
+        if kind == "t":
+            return self._tensor(_DTYPES[content], shape[0])
+        if kind == "a":
+            return self._array(np.dtype(content), shape[0])
+        begin = self._next(content)
+        data = self._memory[begin : begin + content]
+        if kind == "b":
+            return bytes(data)
+        if not self._allow_pickle:
+            raise ValueError(
+                "the store has a pickled value, and allow_pickle is False; pass "
+                "allow_pickle=True only if nobody else can write to the store"
+            )
+        return pickle.loads(data)
+
+    def _next(self, nbytes: int) -> int:
+        begin = self._at
+        self._at += aligned(nbytes)
+        return begin
+
+    # The whole memory is passed with an offset, because a slice of a memoryview would
+    # not keep the memoryview itself alive.
+    def _tensor(self, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        begin = self._next(count * dtype.itemsize)
+        flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=begin)
+        return flat.view(shape)
+
+    def _array(self, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray[Any, Any]:
+        count = math.prod(shape)
+        if count * dtype.itemsize == 0:
+            return np.empty(shape, dtype)
+        begin = self._next(count * dtype.itemsize)
+        return np.frombuffer(self._memory, dtype, count, begin).reshape(shape)

@@ -1,0 +1,1 @@
+"""The store in memory that all processes of a machine share."""
