@@ -17,10 +17,12 @@ from bfrun.text_table import align
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.compression import (
+    E3M0,
     ChunkedTopK,
     Codec,
     HalfCast,
     MinMaxUInt8,
+    QuantizedTopK,
     RandomK,
     ScaledSign,
     TopK,
@@ -32,9 +34,11 @@ CODECS: dict[str, Callable[[int], Codec]] = {
     "half_cast_bfloat16": lambda _: HalfCast(torch.bfloat16),
     MinMaxUInt8.name: lambda _: MinMaxUInt8(),
     ChunkedTopK.name: lambda _: ChunkedTopK(64),
+    QuantizedTopK.name: lambda _: QuantizedTopK(64),
     TopK.name: lambda count: TopK(count // 64),
     RandomK.name: lambda count: RandomK(count // 64),
     ScaledSign.name: lambda _: ScaledSign(),
+    E3M0.name: lambda _: E3M0(),
 }
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.threads import share_out
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.chunked_top_k import CHUNK, packed_nbytes
 
-_CHUNK = 4096
+
+def _load_cuda() -> ModuleType:
+    from bluecomm.compression.kernels import chunked_top_k_cuda
+
+    return chunked_top_k_cuda
 
 
 class ChunkedTopK(Codec):
@@ -42,79 +49,143 @@ class ChunkedTopK(Codec):
 
     name = "chunked_top_k"
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    devices = ("cpu", "cuda")
 
     def __init__(self, k: int = 64) -> None:
-        if not 1 <= k <= _CHUNK:
+        if not 1 <= k <= CHUNK:
             raise ValueError(
-                f"ChunkedTopK: k must be from 1 to {_CHUNK}, the size of a chunk, got "
-                f"{k}"
+                f"{type(self).__name__}: k must be from 1 to {CHUNK}, the size of a "
+                f"chunk, got {k}"
             )
         self.k = k
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import chunked_top_k_cpu
 
-        self._kernels = chunked_top_k_cpu
+        self._kernels = ChunkKernels(chunked_top_k_cpu, _load_cuda)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes for the values that are kept, and positions."""
-        whole, rest = divmod(count, _CHUNK)
-        last = min(rest, self.k)
-        positions = whole * _packed_nbytes(self.k) + _packed_nbytes(last)
-        return self._kept(count) * dtype.itemsize + positions
+        whole, last = self._shares(count)
+        positions = whole * packed_nbytes(self.k) + packed_nbytes(last)
+        return self._values_nbytes(count, dtype) + positions
 
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
         count = values.numel()
-        source = values.detach().float().numpy()
-        picked = torch.empty(self._kept(count), dtype=torch.float32)
-        nbytes = picked.numel() * values.dtype.itemsize
-        finite = [True]
-
-        def work(first: int, end: int) -> None:
-            if not self._kernels.encode(
-                source, picked.numpy(), into[nbytes:].numpy(), self.k, first, end
-            ):
-                finite[0] = False
-
-        share_out(-(-count // _CHUNK), work)
-        into[:nbytes].copy_(picked.to(values.dtype).view(torch.uint8))
-        return finite[0]
+        source = values.detach().float()
+        whole, last = self._shares(count)
+        picked = source.new_empty(whole * self.k + last)
+        nbytes = self._values_nbytes(count, values.dtype)
+        chunks = -(-count // CHUNK)
+        finite = self._kernels.check(
+            "encode", chunks, source, picked, into[nbytes:], self.k
+        )
+        self._store(picked, values.dtype, into[:nbytes])
+        return finite
 
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
-        count = into.numel()
-        nbytes = self._kept(count) * into.dtype.itemsize
-        # A copy, because the bytes may begin where no float may.
-        picked = encoded[:nbytes].clone().view(into.dtype).float().numpy()
-        packed = encoded[nbytes:].numpy()
         target = into.detach()
         values = target if into.dtype == torch.float32 else target.float()
-        valid = [True]
-
-        def work(first: int, end: int) -> None:
-            if not self._kernels.decode(
-                picked, packed, values.numpy(), self.k, first, end
-            ):
-                valid[0] = False
-
-        share_out(-(-count // _CHUNK), work)
-        if not valid[0]:
-            raise ValueError(
-                f"{self.name}.decode got a position beyond the end of the last chunk "
-                f"of {count} values; pass what encode with k={self.k} has written for "
-                "as many values"
-            )
+        self._unpack("decode", encoded, values, into.dtype)
         if values is not target:
             target.copy_(values)
 
-    def _kept(self, count: int) -> int:
-        """Return how many of ``count`` values are sent."""
-        whole, rest = divmod(count, _CHUNK)
-        return whole * self.k + min(rest, self.k)
+    def add(
+        self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+    ) -> None:
+        """Add to the values that have been sent only; see ``Codec.add``."""
+        if into.dtype != torch.float32 or into.is_cuda:
+            # A GPU would round a product and its sum once, unlike the kernel for CPUs.
+            super().add(encoded, into, alpha)
+            return
+        self._check("add", into, encoded)
+        self._unpack("add", encoded, into.detach(), into.dtype, alpha)
 
+    def add_mean(
+        self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+    ) -> None:
+        """Add to each chunk what all codes have sent of it; see ``Codec.add_mean``."""
+        if into.dtype != torch.float32 or into.is_cuda:
+            super().add_mean(encoded, into, alpha)
+            return
+        for one in encoded:
+            self._check("add_mean", into, one)
+        count = into.numel()
+        nbytes = self._values_nbytes(count, into.dtype)
+        picked = [self._load(one[:nbytes], count, into.dtype) for one in encoded]
+        self._run_unpacking(
+            "add_mean", torch.stack(picked), encoded[:, nbytes:], into.detach(), alpha
+        )
 
-def _packed_nbytes(positions: int) -> int:
-    """Return the bytes of the positions of one chunk."""
-    return (3 * positions + 1) // 2
+    def _unpack(
+        self,
+        operation: str,
+        encoded: torch.Tensor,
+        values: torch.Tensor,
+        dtype: torch.dtype,
+        *more: float,
+    ) -> None:
+        """Run a kernel on what was sent, and on float32 values.
+
+        Args:
+            operation: Name of the kernel.
+            encoded: The bytes.
+            values: The values; shape ``(count,)``.
+            dtype: The type that was encoded.
+            more: Further arguments of the kernel.
+        """
+        nbytes = self._values_nbytes(values.numel(), dtype)
+        picked = self._load(encoded[:nbytes], values.numel(), dtype)
+        self._run_unpacking(operation, picked, encoded[nbytes:], values, *more)
+
+    def _run_unpacking(
+        self,
+        operation: str,
+        picked: torch.Tensor,
+        packed: torch.Tensor,
+        values: torch.Tensor,
+        *more: float,
+    ) -> None:
+        """Run a kernel on values that were sent and their positions."""
+        count = values.numel()
+        chunks = -(-count // CHUNK)
+        if not self._kernels.check(
+            operation, chunks, picked, packed, values, self.k, *more
+        ):
+            raise ValueError(
+                f"{self.name}.{operation} got a position beyond the end of the last "
+                f"chunk of {count} values; pass what encode with k={self.k} has "
+                "written for as many values"
+            )
+
+    def _shares(self, count: int) -> tuple[int, int]:
+        """Return the number of whole chunks, and how many values the last one sends."""
+        whole, rest = divmod(count, CHUNK)
+        return whole, min(rest, self.k)
+
+    def _values_nbytes(self, count: int, dtype: torch.dtype) -> int:
+        """Return the bytes of the values that are sent, without positions."""
+        whole, last = self._shares(count)
+        return (whole * self.k + last) * dtype.itemsize
+
+    def _store(
+        self, picked: torch.Tensor, dtype: torch.dtype, into: torch.Tensor
+    ) -> None:
+        """Write the values that are sent.
+
+        Args:
+            picked: The values, float32, in the order of the chunks.
+            dtype: The type that is encoded.
+            into: Where the bytes go.
+        """
+        into.copy_(picked.to(dtype).view(torch.uint8))
+
+    def _load(
+        self, stored: torch.Tensor, count: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return what ``_store`` has written for a tensor of ``count`` values."""
+        # A copy, because the bytes may begin where no float may.
+        return stored.clone().view(dtype).float()

@@ -17,14 +17,21 @@ class Codec(abc.ABC):
     Attributes:
         name: Its name, as in a message.
         dtypes: The types of values that it encodes.
+        devices: The types of devices whose tensors it takes, ``"cpu"`` and perhaps
+            ``"cuda"``.
     """
 
     name: str
     dtypes: tuple[torch.dtype, ...]
+    devices: tuple[str, ...] = ("cpu",)
 
     @abc.abstractmethod
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes that ``count`` values of a type need."""
+
+    def at_round(self, number: int) -> Codec:
+        """Return the codec for a round; most are the same in all rounds."""
+        return self
 
     @abc.abstractmethod
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
@@ -43,8 +50,8 @@ class Codec(abc.ABC):
 
         Raises:
             TypeError: The codec does not encode this type.
-            ValueError: A tensor has another shape, is not contiguous, or is not on the
-                CPU.
+            ValueError: A tensor has another shape, is not contiguous, or is on a device
+                that the codec or the other tensor does not have.
         """
 
     @abc.abstractmethod
@@ -58,10 +65,62 @@ class Codec(abc.ABC):
 
         Raises:
             TypeError: The codec does not encode this type.
-            ValueError: A tensor has another shape, is not contiguous, or is not on the
-                CPU; or the codec finds that the bytes are damaged, in which case the
-                contents of ``into`` are undefined.
+            ValueError: A tensor has another shape, is not contiguous, or is on a device
+                that the codec or the other tensor does not have; or the codec finds
+                that the bytes are damaged, in which case the contents of ``into`` are
+                undefined.
         """
+
+    def add(
+        self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+    ) -> None:
+        """Add what ``encode`` has written, times ``alpha``, to values.
+
+        Args:
+            encoded: The bytes; shape ``(encoded_nbytes(count, dtype),)``.
+            into: The values to add to; shape ``(count,)``, of the type that was
+                encoded.
+            alpha: Factor of what is decoded.
+
+        Raises:
+            TypeError: As ``decode`` does.
+            ValueError: As ``decode`` does.
+        """
+        decoded = torch.empty_like(into)
+        self.decode(encoded, decoded)
+        into.detach().add_(decoded, alpha=alpha)
+
+    def add_mean(
+        self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+    ) -> None:
+        """Add the mean of several codes, times ``alpha``, to values.
+
+        The sum of the codes is formed in order of the rows, from 0, in the type of the
+        values.
+
+        Args:
+            encoded: The bytes of each code in a row; shape
+                ``(codes, encoded_nbytes(count, dtype))``, with at least one row, each
+                of them contiguous.
+            into: As for ``add``.
+            alpha: Factor of the mean.
+
+        Raises:
+            TypeError: As ``decode`` does.
+            ValueError: As ``decode`` does.
+        """
+        total = torch.zeros_like(into)
+        for one in encoded:
+            self.add(one, total)
+        into.detach().add_(total.div_(len(encoded)).mul_(alpha))
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name != "name"
+        )
+        return f"{type(self).__name__}({given})"
 
     def _check(self, operation: str, values: torch.Tensor, data: torch.Tensor) -> None:
         if values.dtype not in self.dtypes:
@@ -86,8 +145,14 @@ class Codec(abc.ABC):
                     "contiguous() first"
                 )
         for what, tensor in (("values", values), ("bytes", data)):
-            if tensor.device.type != "cpu":
+            if tensor.device.type not in self.devices:
+                places = "CPUs and CUDA GPUs" if "cuda" in self.devices else "the CPU"
                 raise ValueError(
-                    f"{self.name}.{operation} works on the CPU only, got {what} on "
+                    f"{self.name}.{operation} works on {places} only, got {what} on "
                     f"{tensor.device}; call cpu() first"
                 )
+        if values.device != data.device:
+            raise ValueError(
+                f"{self.name}.{operation} expects values and bytes on one device, got "
+                f"{values.device} and {data.device}; move one of them with to()"
+            )

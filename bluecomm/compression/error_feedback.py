@@ -8,6 +8,9 @@ import torch
 
 from bluecomm.compression.codec import Codec
 
+# Shape, type and device.
+_Kind = tuple[torch.Size, torch.dtype, torch.device]
+
 
 class ErrorFeedback:
     """Keeps a residual for each tensor, and adds it before the tensor is encoded.
@@ -36,6 +39,9 @@ class ErrorFeedback:
             raise ValueError(f"ErrorFeedback: decay must be from 0 to 1, got {decay}")
         self.decay = decay
         self._residuals: dict[str, torch.Tensor] = {}
+        # Memory for the next residual of a tensor. To allocate it anew each time would
+        # take longer than to fill it.
+        self._spare: dict[_Kind, torch.Tensor] = {}
 
     def encode(
         self, codec: Codec, name: str, values: torch.Tensor, into: torch.Tensor
@@ -60,23 +66,39 @@ class ErrorFeedback:
                 this name has changed.
         """
         kept = torch.promote_types(values.dtype, torch.float32)
-        total = values.detach().to(kept)
         residual = self._residuals.get(name)
-        if residual is not None:
-            if residual.shape != total.shape:
+        if residual is None:
+            total = values.detach().to(kept, copy=True)
+        else:
+            if residual.shape != values.shape:
                 raise ValueError(
                     f"ErrorFeedback.encode: tensor {name!r} had the shape "
-                    f"{tuple(residual.shape)} before, got {tuple(total.shape)}; use "
+                    f"{tuple(residual.shape)} before, got {tuple(values.shape)}; use "
                     "another name for another tensor"
                 )
-            total = total + self.decay * residual
+            total = self._take_memory(values, kept)
+            torch.add(values.detach(), residual, alpha=self.decay, out=total)
         sent = total.to(values.dtype)
         if not codec.encode(sent, into):
+            self._spare[_kind_of(total, kept)] = total
             return False
-        decoded = torch.empty_like(sent)
-        codec.decode(into, decoded)
-        self._residuals[name] = total - decoded
+        if sent is total:
+            codec.add(into, total, alpha=-1.0)
+        else:
+            decoded = torch.empty_like(sent)
+            codec.decode(into, decoded)
+            total -= decoded
+        self._residuals[name] = total
+        if residual is not None:
+            self._spare[_kind_of(residual, residual.dtype)] = residual
         return True
+
+    def _take_memory(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory for a residual of ``values``."""
+        spare = self._spare.pop(_kind_of(values, dtype), None)
+        if spare is None:
+            return torch.empty_like(values, dtype=dtype, requires_grad=False)
+        return spare
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the residuals by name, for a checkpoint of this rank."""
@@ -85,3 +107,9 @@ class ErrorFeedback:
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace all residuals by copies of ``state``, which may be empty."""
         self._residuals = {name: one.clone() for name, one in state.items()}
+        self._spare.clear()
+
+
+def _kind_of(tensor: torch.Tensor, dtype: torch.dtype) -> _Kind:
+    """Return what two tensors have in common if one may have the other's memory."""
+    return tensor.shape, dtype, tensor.device

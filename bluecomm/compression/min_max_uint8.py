@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from types import ModuleType
+
 import torch
 
 from bluecomm.compression.codec import Codec
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 from bluecomm.compression.kernels.layout import stride_of
-from bluecomm.compression.kernels.threads import share_out
 
 # 256 KiB of float32: the second pass over a chunk finds it in the cache.
 _CHUNK = 1 << 16
+
+
+def _load_cuda() -> ModuleType:
+    from bluecomm.compression.kernels import min_max_cuda
+
+    return min_max_cuda
 
 
 class MinMaxUInt8(Codec):
@@ -46,6 +55,7 @@ class MinMaxUInt8(Codec):
 
     name = "min_max_uint8"
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    devices = ("cpu", "cuda")
 
     def __init__(self, chunk: int = _CHUNK) -> None:
         if chunk < 1:
@@ -54,7 +64,7 @@ class MinMaxUInt8(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import min_max_cpu
 
-        self._kernels = min_max_cpu
+        self._kernels = ChunkKernels(min_max_cpu, _load_cuda)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes that ``count`` values need: 1 each, and heads."""
@@ -65,40 +75,60 @@ class MinMaxUInt8(Codec):
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
         chunks = -(-values.numel() // self.chunk)
-        source = values.detach().float().numpy()
-        ranges = torch.empty(chunks, 2, dtype=torch.float32)
-        finite = [True]
-
-        def work(first: int, end: int) -> None:
-            if not self._kernels.encode(
-                source, into.numpy(), self.chunk, first, end, ranges.view(-1).numpy()
-            ):
-                finite[0] = False
-
-        share_out(chunks, work)
-        self._heads(into, chunks, values.dtype).copy_(
-            ranges.to(values.dtype).view(torch.uint8)
+        source = values.detach().float()
+        ranges = torch.empty(chunks, 2, dtype=torch.float32, device=values.device)
+        finite = self._kernels.check(
+            "encode", chunks, source, into, ranges.view(-1), self.chunk
         )
-        return finite[0]
+        heads = ranges.to(values.dtype)
+        if not finite:
+            # The bits of a NaN would depend on the device.
+            heads.masked_fill_(heads.isnan(), math.nan)
+        self._heads(into, chunks, values.dtype).copy_(heads.view(torch.uint8))
+        return finite
 
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
-        chunks = -(-into.numel() // self.chunk)
-        # A copy, because the bytes may begin where no float may.
-        heads = self._heads(encoded, chunks, into.dtype).clone()
-        ranges = heads.view(into.dtype).float().view(-1).numpy()
         target = into.detach()
         values = target if into.dtype == torch.float32 else target.float()
-
-        def work(first: int, end: int) -> None:
-            self._kernels.decode(
-                encoded.numpy(), values.numpy(), self.chunk, first, end, ranges
-            )
-
-        share_out(chunks, work)
+        self._run("decode", encoded, values, into.dtype)
         if values is not target:
             target.copy_(values)
+
+    def add(
+        self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+    ) -> None:
+        """Add decoded values to others; see ``Codec.add``."""
+        if into.dtype != torch.float32 or into.is_cuda:
+            # A GPU would round a product and its sum once, unlike the kernel for CPUs.
+            super().add(encoded, into, alpha)
+            return
+        self._check("add", into, encoded)
+        self._run("add", encoded, into.detach(), into.dtype, alpha)
+
+    def _run(
+        self,
+        kernel: str,
+        encoded: torch.Tensor,
+        into: torch.Tensor,
+        dtype: torch.dtype,
+        *more: float,
+    ) -> None:
+        """Decode chunks.
+
+        Args:
+            kernel: Name of the kernel, which decodes into float32 or adds to it.
+            encoded: The bytes.
+            into: The values, in float32.
+            dtype: Type of the values that were encoded.
+            more: Further arguments of the kernel.
+        """
+        chunks = -(-into.numel() // self.chunk)
+        # A copy, because the bytes may begin where no float may.
+        heads = self._heads(encoded, chunks, dtype).clone()
+        ranges = heads.view(dtype).float().view(-1)
+        self._kernels.run(kernel, chunks, encoded, into, ranges, self.chunk, *more)
 
     def _heads(
         self, encoded: torch.Tensor, chunks: int, dtype: torch.dtype

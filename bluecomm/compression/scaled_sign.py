@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.threads import share_out
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+
+
+def _load_cuda() -> ModuleType:
+    from bluecomm.compression.kernels import scaled_sign_cuda
+
+    return scaled_sign_cuda
 
 
 class ScaledSign(Codec):
@@ -42,6 +50,7 @@ class ScaledSign(Codec):
 
     name = "scaled_sign"
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    devices = ("cpu", "cuda")
 
     def __init__(self, chunk: int = 4096) -> None:
         if chunk < 8 or chunk % 8:
@@ -52,7 +61,7 @@ class ScaledSign(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import scaled_sign_cpu
 
-        self._kernels = scaled_sign_cpu
+        self._kernels = ChunkKernels(scaled_sign_cpu, _load_cuda)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes of the scales and of a bit for each value."""
@@ -61,36 +70,26 @@ class ScaledSign(Codec):
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
-        source = values.detach().float().numpy()
+        source = values.detach().float()
         chunks = self._chunks(values.numel())
-        scales = torch.empty(chunks, dtype=torch.float32)
-        signs = into[4 * chunks :].numpy()
-        finite = [True]
-
-        def work(first: int, end: int) -> None:
-            if not self._kernels.encode(
-                source, scales.numpy(), signs, self.chunk, first, end
-            ):
-                finite[0] = False
-
-        share_out(chunks, work)
+        scales = torch.empty(chunks, dtype=torch.float32, device=values.device)
+        signs = into[4 * chunks :]
+        finite = self._kernels.check(
+            "encode", chunks, source, scales, signs, self.chunk
+        )
         into[: 4 * chunks].copy_(scales.view(torch.uint8))
-        return finite[0]
+        return finite
 
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
         chunks = self._chunks(into.numel())
         # A copy, because the bytes may begin where no float may.
-        scales = encoded[: 4 * chunks].clone().view(torch.float32).numpy()
-        signs = encoded[4 * chunks :].numpy()
+        scales = encoded[: 4 * chunks].clone().view(torch.float32)
+        signs = encoded[4 * chunks :]
         target = into.detach()
         values = target if into.dtype == torch.float32 else target.float()
-
-        def work(first: int, end: int) -> None:
-            self._kernels.decode(scales, signs, values.numpy(), self.chunk, first, end)
-
-        share_out(chunks, work)
+        self._kernels.run("decode", chunks, scales, signs, values, self.chunk)
         if values is not target:
             target.copy_(values)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from bluecomm.compression.kernels.chunked_top_k import CHUNK, MAGNITUDE, position_by
 from bluecomm.compression.kernels.jit import compiled
 
-# Values in a chunk: as many as 12 bits can tell apart.
-CHUNK = 4096
 # The values of a chunk whose positions are equal modulo this number form a group.
 _GROUPS = 512
 
 _HALF = np.int32(16)
-_MAGNITUDE = np.int32(0x7FFFFFFF)
 # The upper half of the magnitude of infinities and NaN is at least this.
 _INFINITY = np.int16(0x7F80)
+
+_position = position_by(numba.njit(inline="always"))
 
 
 @numba.njit(inline="always")
@@ -69,7 +69,7 @@ def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-de
         for i in range(_GROUPS):
             peak = np.int32(0)
             for row in range(CHUNK // _GROUPS):
-                peak = max(peak, np.int32(part[row * _GROUPS + i] & _MAGNITUDE))
+                peak = max(peak, np.int32(part[row * _GROUPS + i] & MAGNITUDE))
             peaks[i] = np.int16(peak >> _HALF)
         smallest, highest = peaks[0], peaks[0]
         for i in range(_GROUPS):
@@ -90,7 +90,7 @@ def encode(values, picked, packed, k, first, end):  # type: ignore[no-untyped-de
         for row in range(CHUNK // _GROUPS):
             for j in range(reaching):
                 position = row * _GROUPS + groups[j]
-                magnitude = np.int32(part[position] & _MAGNITUDE)
+                magnitude = np.int32(part[position] & MAGNITUDE)
                 magnitudes[near] = magnitude
                 positions[near] = position
                 near += int(magnitude >= least)
@@ -137,14 +137,58 @@ def decode(picked, packed, into, k, first, end):  # type: ignore[no-untyped-def]
             part[:] = np.nan
             continue
         part[:] = 0
-        at = number * stride
         for j in range(min(k, part.size)):
-            if j % 2 == 0:
-                i = np.int64(packed[at]) | (np.int64(packed[at + 1]) & 15) << 8
-            else:
-                i = np.int64(packed[at + 1]) >> 4 | np.int64(packed[at + 2]) << 4
-                at += 3
+            i = _position(packed, number * stride, j)
             if i >= part.size:
                 return False
             part[i] = picked[number * k + j]
+    return True
+
+
+@compiled(
+    "boolean(float32[::1], uint8[::1], float32[::1], int64, float32, int64, int64)"
+)
+def add(picked, packed, into, k, alpha, first, end):  # type: ignore[no-untyped-def]
+    """Add ``alpha`` times what ``decode`` writes, and return as it does."""
+    stride = (3 * k + 1) // 2
+    for number in range(first, end):
+        part = into[number * CHUNK : (number + 1) * CHUNK]
+        if np.isnan(picked[number * k]):
+            part[:] = np.nan
+            continue
+        for j in range(min(k, part.size)):
+            i = _position(packed, number * stride, j)
+            if i >= part.size:
+                return False
+            part[i] += alpha * picked[number * k + j]
+    return True
+
+
+@compiled(
+    "boolean(float32[:, ::1], uint8[:, :], float32[::1], int64, float32, int64, int64)"
+)
+def add_mean(picked, packed, into, k, alpha, first, end):  # type: ignore[no-untyped-def]
+    """Add ``alpha`` times the mean of what ``decode`` writes for each of the rows.
+
+    A chunk with a NaN in any row becomes NaN. Returns as ``decode`` does.
+    """
+    stride = (3 * k + 1) // 2
+    rows = np.float32(picked.shape[0])
+    sums = np.zeros(CHUNK, np.float32)
+    for number in range(first, end):
+        part = into[number * CHUNK : (number + 1) * CHUNK]
+        wanted = min(k, part.size)
+        for row in range(picked.shape[0]):
+            positions = packed[row]
+            values = picked[row, number * k : number * k + wanted]
+            if np.isnan(values[0]):
+                sums[:] = np.nan
+            for j in range(wanted):
+                i = _position(positions, number * stride, j)
+                if i >= part.size:
+                    return False
+                sums[i] += values[j]
+        for i in range(part.size):
+            part[i] += alpha * (sums[i] / rows)
+        sums[:] = 0
     return True

@@ -1,7 +1,9 @@
-"""What the codec ``min_max_uint8`` does with one value.
+"""The arithmetic of the codec ``min_max_uint8`` for one value.
 
 Each operation is rounded to float32, also where Numba would compute with more bits. The
-functions call nothing that Numba lacks for CUDA, so kernels for both can share them.
+functions call nothing that Numba lacks for CUDA, so kernels for both can share them. It
+lacks ``min`` and ``max``, which are faster on CPUs than comparisons, so callers pass
+them.
 """
 
 from __future__ import annotations
@@ -46,8 +48,18 @@ class MinMax(NamedTuple):
     value_of: Callable[..., Any]
 
 
-def compiled_by(jit: Callable[..., Any]) -> MinMax:
-    """Return the functions, compiled by a decorator of Numba."""
+def compiled_by(
+    jit: Callable[..., Any],
+    smaller_of: Callable[..., Any],
+    larger_of: Callable[..., Any],
+) -> MinMax:
+    """Return the functions, compiled by a decorator of Numba.
+
+    Args:
+        jit: The decorator.
+        smaller_of: Gives the smaller one of two numbers inside compiled functions.
+        larger_of: Gives the larger one.
+    """
 
     @jit
     def ordered(bits):  # type: ignore[no-untyped-def]
@@ -71,10 +83,10 @@ def compiled_by(jit: Callable[..., Any]) -> MinMax:
 
     @jit
     def code_of(value, scale, upper):  # type: ignore[no-untyped-def]
-        level = min(round_even(np.float32(value * scale)), upper)
+        level = smaller_of(round_even(np.float32(value * scale)), upper)
         above = np.float32(level - np.float32(upper - _TOP))
         # The lowest level is rounded if the values are large and close together.
-        return np.uint8(np.int32(min(max(above, _ZERO), _TOP)))
+        return np.uint8(np.int32(smaller_of(larger_of(above, _ZERO), _TOP)))
 
     @jit
     def value_of(code, scale, upper):  # type: ignore[no-untyped-def]

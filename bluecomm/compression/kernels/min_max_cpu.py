@@ -14,12 +14,12 @@ from bluecomm.compression.kernels.min_max import LARGEST, SMALLEST, compiled_by
 
 _stride_of = numba.njit(inline="always")(stride_of)
 _ordered, _scale_of, _upper_of, _code_of, _value_of = compiled_by(
-    numba.njit(inline="always")
+    numba.njit(inline="always"), min, max
 )
 
 
-@compiled("boolean(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
-def encode(values, out, chunk, first, end, ranges):  # type: ignore[no-untyped-def]
+@compiled("boolean(float32[::1], uint8[::1], float32[::1], int64, int64, int64)")
+def encode(values, out, ranges, chunk, first, end):  # type: ignore[no-untyped-def]
     """Encode the chunks ``first`` to ``end``, and return whether all are finite.
 
     ``ranges`` receives two values per chunk, the smallest and the largest.
@@ -39,6 +39,7 @@ def encode(values, out, chunk, first, end, ranges):  # type: ignore[no-untyped-d
         smallest, largest = ranges[2 * number], ranges[2 * number + 1]
         start = number * stride + HEAD
         out[number * stride : start] = 0
+        out[start + part.size : (number + 1) * stride] = 0
         code = out[start : start + part.size]
         scale = _scale_of(smallest, largest)
         upper = _upper_of(largest, scale)
@@ -52,12 +53,11 @@ def encode(values, out, chunk, first, end, ranges):  # type: ignore[no-untyped-d
         source = values[number * chunk : (number + 1) * chunk]
         for k in range(source.size):
             code[k] = _code_of(source[k], scale, upper)
-        out[start + part.size : (number + 1) * stride] = 0
     return finite
 
 
-@compiled("void(uint8[::1], float32[::1], int64, int64, int64, float32[::1])")
-def decode(data, into, chunk, first, end, ranges):  # type: ignore[no-untyped-def]
+@compiled("void(uint8[::1], float32[::1], float32[::1], int64, int64, int64)")
+def decode(data, into, ranges, chunk, first, end):  # type: ignore[no-untyped-def]
     """Decode the chunks ``first`` to ``end``; ``ranges`` comes from their heads."""
     stride = _stride_of(chunk)
     for number in range(first, end):
@@ -68,3 +68,18 @@ def decode(data, into, chunk, first, end, ranges):  # type: ignore[no-untyped-de
         code = data[start : start + part.size]
         for k in range(part.size):
             part[k] = _value_of(code[k], scale, upper)
+
+
+@compiled("void(uint8[::1], float32[::1], float32[::1], int64, float32, int64, int64)")
+def add(data, into, ranges, chunk, alpha, first, end):  # type: ignore[no-untyped-def]
+    """Add what ``decode`` would give, times ``alpha``, to the chunks of ``into``."""
+    stride = _stride_of(chunk)
+    for number in range(first, end):
+        scale = _scale_of(ranges[2 * number], ranges[2 * number + 1])
+        upper = _upper_of(ranges[2 * number + 1], scale)
+        part = into[number * chunk : (number + 1) * chunk]
+        start = number * stride + HEAD
+        code = data[start : start + part.size]
+        for k in range(part.size):
+            value = _value_of(code[k], scale, upper)
+            part[k] = np.float32(part[k] + np.float32(alpha * value))

@@ -41,3 +41,14 @@ def check_threads(codec, values):
         torch.set_num_threads(threads)
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
+
+
+def check_sum(codec, values):
+    """Compare ``add`` with ``decode`` and torch's sum, bit by bit."""
+    code, _ = encoded(codec, values)
+    torch.manual_seed(8)
+    before = torch.randn(values.numel()).to(values.dtype)
+    total = before.clone()
+    codec.add(code, total)
+    near = decoded(codec, code, values.numel(), values.dtype)
+    torch.testing.assert_close(total, before + near, rtol=0, atol=0, equal_nan=True)

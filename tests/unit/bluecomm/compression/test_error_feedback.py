@@ -23,7 +23,7 @@ def test_each_call_follows_the_recursion(decay):
     for step in range(6):
         codec = RandomK(100).at_round(step) if step % 2 else ChunkedTopK(8)
         values = torch.randn(5000)
-        total = values + decay * residual
+        total = torch.add(values, residual, alpha=decay)
         expected = decoded(codec, encoded(codec, total)[0], 5000)
         before = values.clone()
         assert torch.equal(sent_by(feedback, codec, "w", values), expected)

@@ -5,7 +5,11 @@ import pytest
 import torch
 
 from bluecomm.compression import MinMaxUInt8
-from tests.unit.bluecomm.compression.encoding import check_threads, decoded, encoded
+from tests.unit.bluecomm.compression.encoding import (
+    check_sum,
+    decoded,
+    encoded,
+)
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -125,9 +129,13 @@ def test_heads_that_encode_never_writes_are_decoded_without_an_error(head):
     assert not decoded(MinMaxUInt8(), code, 3).isfinite().any()
 
 
-def test_several_threads_give_the_same_bytes():
-    torch.manual_seed(2)
-    check_threads(MinMaxUInt8(64), torch.randn(10_000))
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("bad", [0.0, float("inf")])
+def test_decoded_values_are_added(dtype, bad):
+    torch.manual_seed(4)
+    values = torch.randn(997).to(dtype)
+    values[500] = bad
+    check_sum(MinMaxUInt8(100), values)
 
 
 def test_bytes_may_begin_anywhere_and_values_may_require_gradients():
@@ -163,7 +171,9 @@ def test_bad_arguments_are_refused():
         codec.encode(values, code[:95])
     with pytest.raises(ValueError, match=r"the values as a flat tensor .*\(4, 10\)"):
         codec.decode(code, values.view(4, 10))
-    with pytest.raises(ValueError, match=r"works on the CPU only, got values on meta"):
+    with pytest.raises(
+        ValueError, match="on CPUs and CUDA GPUs only, got values on meta"
+    ):
         codec.encode(torch.ones(40, device="meta"), code)
     with pytest.raises(ValueError, match="contiguous values"):
         codec.encode(torch.ones(80)[::2], code)

@@ -1,0 +1,221 @@
+"""An allreduce whose values are sent as codes: an alltoall, then an allgather.
+
+Each rank owns one piece of the values. It receives the codes of its piece from all
+ranks, decodes and adds them in float32, in order of rank, and sends the codes of the
+result to all ranks. Each rank, also the owner, decodes the result from these codes, so
+all ranks get the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.ops.forms import NONBLOCKING, Form
+from bluecomm.ops.refusal import Operation, is_marked, refuse
+from bluecomm.ops.start import start_gather
+from bluecomm.ops.tensor import shared_empty
+from bluecomm.runtime import Communicator, Handle, parameters
+from bluecomm.runtime.chained_handle import ChainedHandle
+from bluecomm.runtime.handle import DoneHandle, MappedHandle
+
+# Codes begin at a multiple of this number.
+_ALIGNMENT_NBYTES = 32
+
+# Takes the heads of all ranks' messages, shape ``(ranks, head_nbytes)``, and returns
+# the divisor of the sum; 0 if the ranks need no result. Called once all heads have
+# arrived. If it raises an error, it must do so on all ranks.
+Divisor = Callable[[torch.Tensor], int]
+
+
+def pieces_of(numel: int, codec: Codec, size: int) -> tuple[list[int], list[int]]:
+    """Return the number of values of each rank's piece, and of the bytes of its code.
+
+    Raises:
+        ValueError: The codec does not encode pieces of this length.
+    """
+    share = -(-numel // size)
+    counts = [min(share, max(0, numel - k * share)) for k in range(size)]
+    return counts, [codec.encoded_nbytes(count, torch.float32) for count in counts]
+
+
+class CodedExchange:
+    """An allreduce of a fixed size, in two halves; its rounds follow one another.
+
+    A message of the first half begins with a head of the caller's, which is not
+    encoded.
+
+    Args:
+        comm: Ranks that take part, at least two.
+        name: Prefix of the names of the two operations.
+        numel: Number of values.
+        codec: The codec, which encodes float32.
+        head_nbytes: Bytes of a head.
+        feedback: Adds what codes lose to the values of the next round; for each piece
+            that this rank sends, and for the result that it owns. ``None``: it is lost.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        name: str,
+        numel: int,
+        codec: Codec,
+        head_nbytes: int = 0,
+        feedback: ErrorFeedback | None = None,
+    ) -> None:
+        self._comm = comm
+        self._names = f"{name}.pieces", f"{name}.results"
+        self._codec = codec
+        self._feedback = feedback
+        self._counts, self._nbytes = pieces_of(numel, codec, comm.size)
+        self._head_nbytes = head_nbytes
+        self._head = -(-head_nbytes // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+        # Operations in shared memory read these without a copy.
+        self._lengths = [self._head + nbytes for nbytes in self._nbytes]
+        self._sent = shared_empty(sum(self._lengths), torch.uint8).zero_()
+        self._own_codes = shared_empty(self._nbytes[comm.rank], torch.uint8)
+        self._has_second_half = False
+
+    def encode(self, values: torch.Tensor) -> None:
+        """Encode the values of a round, once the one before has ended.
+
+        Args:
+            values: The values; flat, of a floating-point type.
+        """
+        pieces = torch.split(values, self._counts)
+        messages = torch.split(self._sent, self._lengths)
+        for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
+            if piece.numel():
+                self._encode(f"piece.{rank}", piece.float(), message[self._head :])
+
+    def start(
+        self,
+        head: torch.Tensor,
+        divisor: Divisor,
+        into: torch.Tensor,
+        form: Form = NONBLOCKING,
+        timeout_s: float | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Handle[int]:
+        """Start the first half of a round that is encoded; the rest follows by itself.
+
+        Args:
+            head: The head of this rank's messages; ``torch.uint8``.
+            divisor: Returns the divisor of the sum from all ranks' heads. It may be
+                called in another thread.
+            into: Where the result goes; flat, of a floating-point type. It may be the
+                tensor of the encoded values.
+            form: How the operation was called.
+            timeout_s: Seconds after which a half fails. Default: the configured
+                deadline.
+            meanwhile: Called when the first half has started, before ``divisor`` is.
+                It must not raise.
+
+        Returns:
+            Handle of the divisor. The first half fails with the error of the alltoall,
+            or that of ``divisor``, and then the second one is not started.
+        """
+        for message in torch.split(self._sent, self._lengths):
+            message[: self._head_nbytes] = head
+        self._has_second_half = False
+        first = start_gather(
+            self._comm,
+            "alltoall",
+            self._sent,
+            form,
+            name=self._names[0],
+            timeout_s=timeout_s,
+            parameters=parameters(splits=tuple(self._lengths)),
+        )
+
+        if meanwhile is not None:
+            meanwhile()
+
+        def start_results(received: tuple[torch.Tensor, list[int]]) -> Handle[Any]:
+            messages = torch.split(*received)
+            heads = torch.stack([one[: self._head_nbytes] for one in messages])
+            number = divisor(heads)
+            if not number:
+                return DoneHandle(None)
+            self._combine(messages, number)
+            self._has_second_half = True
+            second = start_gather(
+                self._comm,
+                "allgather",
+                self._own_codes,
+                form,
+                name=self._names[1],
+                timeout_s=timeout_s,
+            )
+            return MappedHandle(second, lambda result: (number, result[0]))
+
+        def decode(result: tuple[int, torch.Tensor] | None) -> Handle[int]:
+            if result is None:
+                return DoneHandle(0)
+            number, codes = result
+            self._decode(codes, into)
+            return DoneHandle(number)
+
+        return ChainedHandle(
+            first,
+            start_results,
+            decode,
+            on_failure=self._give_up,
+            in_background=not form.blocking,
+        )
+
+    def refused(self) -> Iterator[Operation]:
+        """Describe the operations of a round that is not started."""
+        yield "alltoall", self._names[0], None
+        yield self.second_operation
+
+    @property
+    def second_operation(self) -> Operation:
+        """The operation of the second half, as ``refused`` describes it."""
+        return "allgather", self._names[1], None
+
+    def _give_up(self, error: Exception) -> None:
+        """Tell the others that this rank does not start the second half."""
+        if not self._has_second_half and not is_marked(error):
+            refuse(self._comm, [self.second_operation], error)
+
+    def _combine(self, messages: Sequence[torch.Tensor], divisor: int) -> None:
+        """Encode the sum of this rank's pieces over the divisor."""
+        count = self._counts[self._comm.rank]
+        if not count:
+            return
+        total = torch.empty(count, dtype=torch.float32)
+        for number, message in enumerate(messages):
+            codes = message[self._head :]
+            if number:
+                self._codec.add(codes, total)
+            else:
+                self._codec.decode(codes, total)
+        if divisor != 1:
+            total /= divisor
+        self._encode("result", total, self._own_codes)
+
+    def _decode(self, codes: torch.Tensor, into: torch.Tensor) -> None:
+        """Decode the results of all owners."""
+        pieces = torch.split(into, self._counts)
+        parts = torch.split(codes, self._nbytes)
+        for piece, part in zip(pieces, parts, strict=True):
+            if not piece.numel():
+                continue
+            if piece.dtype == torch.float32:
+                self._codec.decode(part, piece)
+            else:
+                decoded = torch.empty(piece.shape, dtype=torch.float32)
+                self._codec.decode(part, decoded)
+                piece.copy_(decoded)
+
+    def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> None:
+        """Encode values; ``name`` selects the error of earlier rounds."""
+        if self._feedback is None:
+            self._codec.encode(values, into)
+        else:
+            self._feedback.encode(self._codec, name, values, into)
