@@ -302,6 +302,29 @@ def add_mpi(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_autotune(group: argparse._ArgumentGroup) -> None:
+    """Add the options for autotuning."""
+    group.add_argument(
+        "--autotune",
+        action="store_true",
+        help="let optimizers of bluecomm try other sizes of messages while they train, "
+        "and keep the fastest, see docs/autotune.md (default: $BLUECOMM_AUTOTUNE, else "
+        "off)",
+    )
+    group.add_argument(
+        "--autotune-file",
+        metavar="F",
+        help="keep the result in F, on the host of rank 0, and use it again; implies "
+        "--autotune",
+    )
+    group.add_argument(
+        "--autotune-plot",
+        metavar="F",
+        help="draw the trials into the picture F, on the host of rank 0; implies "
+        "--autotune",
+    )
+
+
 def add_output(group: argparse._ArgumentGroup) -> None:
     """Add the options for standard input, output, logs and timelines."""
     group.add_argument(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from bfrun import __version__
 from bfrun.arguments import (
+    add_autotune,
     add_connections,
     add_detaching,
     add_environment,
@@ -185,6 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     add_growth(parser.add_argument_group("jobs that grow and shrink"))
     add_detaching(parser.add_argument_group("jobs that go on without bfrun"))
     add_mpi(parser.add_argument_group("with --launcher mpi"))
+    add_autotune(parser.add_argument_group("autotuning"))
     add_output(parser.add_argument_group("input and output"))
     add_modes(parser.add_argument_group("check without starting"))
     return parser

@@ -59,6 +59,9 @@ class LaunchConfig:
         output_dir: Folder in which each run makes a folder with one file per rank and
             stream.
         timeline_filename: File for the timeline of all ranks; None for no timeline.
+        autotune: Tune the optimizers of bluecomm in the ranks while they train.
+        autotune_file: File for the results of autotuning, which this implies.
+        autotune_plot: Picture of its trials; implies autotuning, too.
         prefix_timestamp: Begin each line of output with the time.
         only_rank: Ranks whose output is shown; if empty, all.
         verbose: Print the plan, addresses, agents and connections.
@@ -113,6 +116,9 @@ class LaunchConfig:
     stdin: bool = False
     output_dir: str | None = None
     timeline_filename: str | None = None
+    autotune: bool = False
+    autotune_file: str | None = None
+    autotune_plot: str | None = None
     prefix_timestamp: bool = False
     only_rank: tuple[int, ...] = ()
     verbose: bool = False

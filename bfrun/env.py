@@ -100,12 +100,18 @@ def chosen_environment(
 ) -> dict[str, str]:
     """Return the user's variables for the ranks: those forwarded, then ``-x``.
 
-    ``--encrypt`` overrides them. With ``--verbose``, the ranks log their launcher and
-    their connections, too.
+    ``--encrypt`` and the options of autotuning override them. With ``--verbose``, the
+    ranks log their launcher and their connections, too.
     """
     result = {**forwarded_environment(environ), **dict(config.environment)}
     if config.encryption is not None:
         result["BLUECOMM_ENCRYPTION"] = config.encryption
+    files = {"FILE": config.autotune_file, "PLOT": config.autotune_plot}
+    for word, path in files.items():
+        if path is not None:
+            result[f"BLUECOMM_AUTOTUNE_{word}"] = path
+    if config.autotune or any(path is not None for path in files.values()):
+        result["BLUECOMM_AUTOTUNE"] = "1"
     if config.verbose:
         result.setdefault("BLUECOMM_LOG_LEVEL", "info")
     return result

@@ -20,6 +20,7 @@ horovod.torch as hvd`` by ``import bluecomm.compat.horovod as hvd``.
 import types
 import typing
 
+from bluecomm import data as data
 from bluecomm import elastic as elastic
 from bluecomm import topology as topology
 from bluecomm import topology_util as topology_util
@@ -39,6 +40,7 @@ from bluecomm.ops.alltoall import *
 from bluecomm.ops.barrier import *
 from bluecomm.ops.batch import *
 from bluecomm.ops.broadcast import *
+from bluecomm.ops.compressed_allreduce import *
 from bluecomm.ops.gather import *
 from bluecomm.ops.grouped_allgather import *
 from bluecomm.ops.grouped_allreduce import *
@@ -64,6 +66,7 @@ from bluecomm.optim import *
 from bluecomm.optim.factories import *
 from bluecomm.optim.fused.fuse import *
 from bluecomm.optim.join import *
+from bluecomm.optim.local_parameters import *
 from bluecomm.optim.model_average import *
 from bluecomm.optim.optimizer_state import *
 from bluecomm.optim.options import CommunicationType as CommunicationType
@@ -71,6 +74,7 @@ from bluecomm.optim.parameters import *
 from bluecomm.runtime import Handle as Handle
 from bluecomm.runtime.stats import *
 from bluecomm.timeline import *
+from bluecomm.torch_backend.ddp_comm_hook import *
 from bluecomm.window.associated_p import *
 from bluecomm.window.creation import *
 from bluecomm.window.get import *
@@ -91,7 +95,7 @@ if not typing.TYPE_CHECKING:
             for name, value in globals().items()
             if not name.startswith("_") and not isinstance(value, types.ModuleType)
         }
-        | {"__version__", "elastic", "topology", "topology_util"}
+        | {"__version__", "data", "elastic", "topology", "topology_util"}
     )
 
     def __dir__() -> list[str]:

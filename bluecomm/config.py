@@ -145,6 +145,37 @@ class Config:
         "memory are copied.",
         minimum=4096,
     )
+    autotune: bool = _setting(
+        False,
+        "Tune optimizers that can be tuned while they train; see autotune.md. Flag: "
+        "--autotune.",
+    )
+    autotune_file: str | None = _setting(
+        None,
+        "File that keeps the results of autotuning, on the host of rank 0. Results for "
+        "the same job are used without another search. Flag: --autotune-file.",
+    )
+    autotune_plot: str | None = _setting(
+        None,
+        "Picture of the trials of autotuning, on the host of rank 0. Flag: "
+        "--autotune-plot.",
+    )
+    autotune_trials: int = _setting(
+        16,
+        "Number of settings that autotuning measures besides the default.",
+        minimum=1,
+    )
+    autotune_warmup_s: float = _setting(
+        1.0, "Seconds of training before each measurement of autotuning.", minimum=0.0
+    )
+    autotune_sample_s: float = _setting(
+        4.0, "Seconds of each measurement of autotuning.", minimum=0.001
+    )
+    autotune_compression: bool = _setting(
+        False,
+        "Whether autotuning may send gradients as 16-bit numbers, which changes the "
+        "results of training.",
+    )
     timeline: str | None = _setting(
         None,
         "Prefix of the timelines: each rank writes its own to PREFIX<rank>.json. bfrun "

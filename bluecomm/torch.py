@@ -8,6 +8,7 @@ import typing
 import bluecomm
 from bluecomm import *
 from bluecomm import __version__ as __version__
+from bluecomm import data as data
 from bluecomm import elastic as elastic
 from bluecomm import topology as topology
 from bluecomm import topology_util as topology_util

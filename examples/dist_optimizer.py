@@ -18,6 +18,13 @@ LOWER_RATE = (
     "Lower the learning rate; docs/methods.md says what each --dist-optimizer needs."
 )
 ALIASES = {"horovod": "gradient_allreduce"}
+# These take QAdam. The rate of Adam is lower than that of SGD with momentum.
+WITH_QADAM = ("qadam", "onebit_adam", "zero_one_adam")
+# These need the state of Adam.
+WITH_ADAM = ("desloc",)
+RATE_OF_ADAM = 0.05
+# demo takes SGD without momentum, and changes each parameter by the rate in each step.
+RATE_OF_DEMO = 0.06
 # Algorithms that can use one neighboring rank or machine at a time.
 NEIGHBOR_TOPOLOGIES = {
     "neighbor_allreduce": "one_peer",
@@ -88,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
         type=int,
         metavar="H",
         help="steps of each rank from one exchange to the next (default: 30 for "
-        "diloco, 1 for all others)",
+        "diloco, quorum_diloco and sparse_loco, 32 for desloc, 1 for all others)",
     )
     parser.add_argument(
         "--disable-dynamic-topology",
@@ -111,11 +118,39 @@ def distribute(
     optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
 ) -> torch.optim.Optimizer:
     """Return a distributed form of ``optimizer``, as the options specify."""
+    optimizer = suited_optimizer(optimizer, args)
     options = options_of(args, optimizer.defaults.get("momentum", 0.0))
     if "momentum" in options:
         for group in optimizer.param_groups:
             group["momentum"] = 0.0
     return bf.DistributedOptimizer(optimizer, model, **options)
+
+
+def suited_optimizer(
+    optimizer: torch.optim.Optimizer, args: argparse.Namespace
+) -> torch.optim.Optimizer:
+    """Return ``optimizer``, or what the chosen algorithm needs instead."""
+    if args.dist_optimizer == "demo":
+        for group in optimizer.param_groups:
+            group["lr"] *= RATE_OF_DEMO
+            group["momentum"] = 0.0
+        return optimizer
+    if args.dist_optimizer not in (*WITH_QADAM, *WITH_ADAM):
+        return optimizer
+    groups = [
+        {"params": group["params"], "lr": RATE_OF_ADAM * group["lr"]}
+        for group in optimizer.param_groups
+    ]
+    if args.dist_optimizer in WITH_ADAM:
+        return torch.optim.Adam(groups)
+    return qadam_for(args, groups)
+
+
+def qadam_for(args: argparse.Namespace, parameters: Any, **options: Any) -> bf.QAdam:
+    """Return ``QAdam`` as the chosen algorithm needs it."""
+    if args.dist_optimizer == "zero_one_adam":
+        options["updates_per_doubling"] = 16
+    return bf.QAdam(parameters, **options)
 
 
 def options_of(args: argparse.Namespace, momentum: float = 0.0) -> dict[str, Any]:
@@ -128,6 +163,12 @@ def options_of(args: argparse.Namespace, momentum: float = 0.0) -> dict[str, Any
     """
     algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
     options: dict[str, Any] = {"algorithm": algorithm}
+    if algorithm == "async":
+        # The examples train for seconds, so rounds follow one another.
+        options["sync_interval_ms"] = 0
+    if algorithm == "zero_one_adam":
+        # They take hundreds of steps, so local steps begin soon.
+        options["steps_per_doubling"] = 50
     if algorithm == "decentlam":
         options["momentum"] = momentum
     if args.local_steps is not None:

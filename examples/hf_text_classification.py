@@ -23,7 +23,7 @@ from transformers import (
 import bluecomm as bf
 from bluecomm.transformers import BluecommCallback
 from classification import report
-from dist_optimizer import make_parser, options_of
+from dist_optimizer import WITH_QADAM, make_parser, options_of, qadam_for
 
 WORDS, LENGTH = 40, 12
 
@@ -61,8 +61,16 @@ def main() -> None:
     bf.init()
     torch.distributed.init_process_group("bluecomm")
     with tempfile.TemporaryDirectory() as folder:
+        model = make_model()
+        # Otherwise the Trainer makes AdamW.
+        optimizer: torch.optim.Optimizer | None = None
+        if args.dist_optimizer in WITH_QADAM:
+            optimizer = qadam_for(args, model.parameters(), lr=args.lr)
+        elif args.dist_optimizer == "demo":
+            optimizer = torch.optim.SGD(model.parameters(), args.lr)
         trainer = Trainer(
-            model=make_model(),
+            model=model,
+            optimizers=(optimizer, None),
             args=TrainingArguments(
                 output_dir=folder,
                 use_cpu=True,

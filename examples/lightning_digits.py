@@ -19,7 +19,7 @@ import bluecomm as bf
 from bluecomm.lightning import BluecommStrategy
 from classification import report
 from digits import load_batches
-from dist_optimizer import options_of, parse_with_momentum
+from dist_optimizer import options_of, parse_with_momentum, suited_optimizer
 from models import create_model
 
 
@@ -44,7 +44,8 @@ class Digits(lightning.LightningModule):
         args = self.args
         # The strategy has the momentum of decentlam.
         momentum = 0.0 if args.dist_optimizer == "decentlam" else args.momentum
-        optimizer = torch.optim.SGD(self.parameters(), args.lr, momentum=momentum)
+        sgd = torch.optim.SGD(self.parameters(), args.lr, momentum=momentum)
+        optimizer = suited_optimizer(sgd, args)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
         return [optimizer], [scheduler]
 

@@ -33,6 +33,8 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "diffusion": ("neighbor_allreduce", {"order": "atc"}),
     "gossip_pga": ("gossip_pga", {}),
     "decentlam": ("decentlam", {"momentum": 0.5}),
+    "choco": ("choco", {}),
+    "low_precision_decentralized": ("low_precision_decentralized", {}),
     "exact_diffusion": ("exact_diffusion", {}),
     "d2": ("d2", {}),
     "extra": ("extra", {}),
@@ -40,13 +42,17 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "diging": ("gradient_tracking", {"order": "cta"}),
     "momentum_tracking": ("momentum_tracking", {}),
     "push_diging": ("push_diging", {}),
+    "decentralized": ("decentralized", {}),
     "local_sgd": ("local_sgd", {"num_steps_per_communication": 4}),
     "diloco": ("diloco", {"num_steps_per_communication": 4, "outer_momentum": 0.5}),
+    "sparse_loco": ("sparse_loco", {"num_steps_per_communication": 4}),
+    "gasloc": ("gasloc", {"num_steps_per_communication": 4}),
     "noloco": ("noloco", {"num_steps_per_communication": 4}),
     "local": ("local", {}),
 }
 WITHOUT_TOPOLOGY = {
-    *("gradient_allreduce", "allreduce", "local_sgd", "diloco", "local"),
+    *("gradient_allreduce", "allreduce", "decentralized", "local_sgd", "diloco"),
+    *("local", "low_precision_decentralized", "sparse_loco"),
 }
 TOPOLOGIES = {
     "ring": "RingGraph",

@@ -1,7 +1,8 @@
 """Decides when a host that could not take part in the job is tried again. No I/O.
 
 The wait doubles with each failure. A host that the discovery script no longer names is
-forgotten, so it is tried at once when it is named again.
+forgotten, so it is tried at once when it is named again. A check that is still under
+way for a forgotten host may fail later; that failure is ignored.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class HostRetries:
 
     def __init__(self) -> None:
         self._of: dict[Host, _Trouble] = {}
+        # The hosts that the job may use; None until the script has named some.
+        self._named: set[Host] | None = None
 
     def is_due(self, host: Host, now: float) -> bool:
         """Return whether a host may be tried now."""
@@ -46,8 +49,10 @@ class HostRetries:
 
         Returns:
             The seconds until it is tried again, if the user does not know the reason
-            yet, otherwise None.
+            yet, otherwise None. None, too, if the job may no longer use the host.
         """
+        if self._named is not None and _key(host) not in self._named:
+            return None
         trouble = self._of.setdefault(_key(host), _Trouble(now, FIRST_WAIT_S, ""))
         lived_at = trouble.arrived_at
         if lived_at is not None and now - lived_at >= _LONG_LIFE_S:
@@ -68,7 +73,7 @@ class HostRetries:
 
     def keep(self, named: Iterable[Host]) -> None:
         """Forget all hosts but these."""
-        keys = {_key(host) for host in named}
+        keys = self._named = {_key(host) for host in named}
         self._of = {key: each for key, each in self._of.items() if key in keys}
 
 

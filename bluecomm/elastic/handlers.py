@@ -12,6 +12,7 @@ from bluecomm.elastic.sampler import ElasticSampler
 from bluecomm.elastic.snapshot import snapshot
 from bluecomm.ops.objects import allgather_object, broadcast_object
 from bluecomm.optim.hooks.model_hooks import without_copies
+from bluecomm.optim.local_parameters import local_names
 from bluecomm.optim.optimizer_state import broadcast_to_begin_anew
 from bluecomm.optim.parameters import broadcast_parameters
 from bluecomm.runtime import Communicator
@@ -79,7 +80,9 @@ class ModelHandler(Handler[nn.Module]):
             return self.value.state_dict()
 
     def sync(self, group: Communicator, root: int, name: str) -> None:
-        broadcast_parameters(self.read(), root, process_set=group)
+        local = local_names(self.value)
+        shared = {key: value for key, value in self.read().items() if key not in local}
+        broadcast_parameters(shared, root, process_set=group)
 
     def hand_over(
         self, group: Communicator, donor: int, name: str, keeps: bool

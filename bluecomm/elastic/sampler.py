@@ -12,7 +12,7 @@ from bluecomm.elastic.group import current_group
 
 
 class ElasticSampler(Sampler[int]):
-    """Gives each rank its share of a data set, and of the rest of an epoch.
+    """Gives each rank its share of a dataset, and of the rest of an epoch.
 
     The indices of an epoch have one order on all ranks, which they take in turn. If a
     rank is lost, the others share out what nobody has taken so far. All ranks take the
@@ -23,7 +23,7 @@ class ElasticSampler(Sampler[int]):
     ``DistributedSampler``.
 
     Args:
-        dataset: The data set, of which only the length counts. It must be the same on
+        dataset: The dataset, of which only the length counts. It must be the same on
             all ranks.
         shuffle: Whether each epoch has a random order of its own.
         seed: Seed of the order, the same on all ranks.
@@ -42,7 +42,7 @@ class ElasticSampler(Sampler[int]):
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         if not isinstance(dataset, Sized):
             raise TypeError(
-                f"ElasticSampler: the data set ({type(dataset).__name__}) has no "
+                f"ElasticSampler: the dataset ({type(dataset).__name__}) has no "
                 "length; pass one with __len__"
             )
         self.dataset = dataset

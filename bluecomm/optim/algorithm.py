@@ -21,10 +21,13 @@ import torch
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.failures import Failures
 from bluecomm.optim.options import CommonOptions, StepSettings
+from bluecomm.optim.parameter_names import NamedParameters
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.epochs.transaction import Transaction
+from bluecomm.runtime.handle import Result
 
 _ALONE = contextlib.nullcontext()
 _SKIPPED = (
@@ -78,8 +81,19 @@ class Algorithm:
     # not, the state is valid only together with that of all other ranks, and all ranks
     # begin anew.
     hands_over_state = False
+    # Whether all of its work lies between ``on_gradients_ready`` and the end of
+    # ``after_backward``, so that it needs no optimizer; see ``ddp_comm_hook``. Not
+    # inherited: a derived algorithm may add work elsewhere, so it says so itself.
+    works_in_backward = False
+    # Whether the result of a training depends on the speed of ranks and links.
+    depends_on_speed = False
+    # Whether no rank ends its training before all do. Then an optimizer whose model a
+    # rank has dropped lives on until ``abort`` or the end of the world.
+    ends_with_others = False
     # Whether it leaves values in windows, which ``unregister_window`` frees.
     has_windows = False
+    # Whether it can go on with other buckets of the same parameters; see ``rebucket``.
+    rebuckets = False
     # The options in CommonOptions that this algorithm uses. A value other than the
     # default is an error for all others.
     honours: frozenset[str] = frozenset()
@@ -105,8 +119,49 @@ class Algorithm:
             comm: Ranks that take part; the first one logs.
         """
 
+    def steps_per_round(self, options: CommonOptions) -> int:
+        """Return the number of steps from one round to the next.
+
+        Called before ``setup``.
+
+        Args:
+            options: Options that do not depend on the algorithm.
+
+        Raises:
+            ValueError: The options do not fit those of the algorithm.
+        """
+        return options.num_steps_per_communication
+
+    def assign_groups(
+        self, named: NamedParameters, groups: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Return the group of each parameter, by ``id``; groups become buckets.
+
+        Called before ``setup``.
+
+        Args:
+            named: All parameters, in the order of use.
+            groups: The groups that the user wants; may be empty.
+
+        Raises:
+            ValueError: The groups or the parameters do not fit the algorithm.
+        """
+        return groups
+
     def setup(self, buckets: Sequence[Bucket]) -> None:
         """Take the buckets, in the order in which gradients become ready."""
+
+    def rebucket(self, buckets: Sequence[Bucket]) -> None:
+        """Go on with other buckets of the same parameters, with the state as it is.
+
+        Called between two steps, at the same one on all ranks, with no communication
+        under way; only if ``rebuckets``. By default ``setup``, for algorithms that keep
+        nothing between steps.
+
+        Args:
+            buckets: As in ``setup``.
+        """
+        self.setup(buckets)
 
     def follows_backward(self) -> bool:
         """Return whether gradients are to be announced; asked once, after ``setup``."""
@@ -202,6 +257,22 @@ class Algorithm:
         """
         return iter(())
 
+    def abort(self) -> None:
+        """Stop to communicate in the background, once all ranks have called it.
+
+        Raises:
+            ValueError: The algorithm does not communicate in the background.
+        """
+        raise _never_in_background(self, "abort")
+
+    def resume(self) -> None:
+        """Go on to communicate in the background.
+
+        Raises:
+            ValueError: The algorithm does not communicate in the background.
+        """
+        raise _never_in_background(self, "resume")
+
     def finalize(self) -> None:
         """Finish all operations before another optimizer takes over the parameters."""
         self.settle(for_writing=True)
@@ -212,6 +283,14 @@ class Algorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``state_dict`` returned."""
+
+
+def _never_in_background(algorithm: Algorithm, call: str) -> ValueError:
+    return ValueError(
+        f"{call}: {type(algorithm).__name__} communicates in steps only, so there is "
+        "nothing to stop; only async and quorum_diloco communicate in the "
+        "background"
+    )
 
 
 class Round:
@@ -268,18 +347,15 @@ class Round:
         """
         handles, self._handles = self._handles, []
         results: list[tuple[Bucket, torch.Tensor]] = []
-        failures: list[Exception] = []
+        failures = Failures()
         for bucket, handle in handles:
-            try:
+            with failures.kept():
                 results.append((bucket, wait_for(handle)))
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        failures.raise_first()
         return results
 
 
-def wait_for(handle: Handle[torch.Tensor]) -> torch.Tensor:
+def wait_for(handle: Handle[Result]) -> Result:
     """Wait for one operation of a round; a timeout says which mistake may cause it."""
     try:
         return handle.wait()

@@ -11,6 +11,11 @@ _TOLD = ("found_inf", "grad_scale")
 _HANDLED_BY_ITSELF = "_step_supports_amp_scaling"
 
 
+def is_scaled(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a scaler is about to run the step of the optimizer."""
+    return optimizer.__dict__.get("found_inf") is not None
+
+
 def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> Any:
     """Run the user's step, unless the scaler has found an infinity.
 
@@ -20,7 +25,7 @@ def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) 
     called as it is.
     """
     attributes = optimizer.__dict__
-    if attributes.get("found_inf") is None or attributes.get(_HANDLED_BY_ITSELF):
+    if not is_scaled(optimizer) or attributes.get(_HANDLED_BY_ITSELF):
         return step()
     told = {name: attributes.pop(name) for name in _TOLD if name in attributes}
     try:

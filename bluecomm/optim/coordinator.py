@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +22,13 @@ from bluecomm.ops.refusal import Operation, refusing
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm, Context
+from bluecomm.optim.algorithm_state import load_algorithm_state, state_of_algorithm
+from bluecomm.optim.autotune.tuning import Tuning
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
 from bluecomm.optim.hooks.phases import Phases
+from bluecomm.optim.local_parameters import is_local
 from bluecomm.optim.model_facts import check_buckets, options_in_words
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.parameter_names import Models, NamedParameters, module_parameters
@@ -51,11 +55,13 @@ class Coordinator:
         optimizer: The distributed optimizer; held by a weak reference.
         given: The optimizer that the user wrapped, which schedulers may refer to.
         models: Models whose forward passes begin steps; may be empty.
-        named: The optimizer's parameters, in the order of use.
+        everything: The optimizer's parameters, in the order of use.
+        named: The parameters that are exchanged.
         algorithm: The algorithm, not yet set up.
         options: Options that do not depend on the algorithm.
         comm: Ranks that take part.
         group_of: Maps the ``id`` of a parameter to the group in which it is sent.
+        tuning: Tunes its options, if they are to be tuned.
     """
 
     def __init__(
@@ -64,17 +70,18 @@ class Coordinator:
         optimizer: torch.optim.Optimizer,
         given: torch.optim.Optimizer,
         models: Models,
+        everything: NamedParameters,
         named: NamedParameters,
         algorithm: Algorithm,
         options: CommonOptions,
         comm: Communicator,
         group_of: Mapping[int, int],
+        tuning: Tuning | None = None,
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self.given = given
         self.algorithm = algorithm
         self.settings = StepSettings()
-        self._schedule = Schedule(options.num_steps_per_communication)
         self._in_step = False
         self._has_announced = False
         self._is_retired = False
@@ -84,17 +91,20 @@ class Coordinator:
         )
         self.skips_synchronize = False
         with refusing(comm, "DistributedOptimizer", name, FIRST_OPERATION):
-            self.buckets = build_buckets(
+            self._schedule = Schedule(algorithm.steps_per_round(options))
+            self._make_buckets = functools.partial(
+                build_buckets,
                 named,
                 prefix=f"{name}.bucket",
-                bucket_nbytes=options.bucket_bytes,
-                group_of=group_of,
+                group_of=algorithm.assign_groups(named, group_of),
             )
+            self.buckets = self._make_buckets(bucket_nbytes=options.bucket_bytes)
         sparse = frozenset[int]()
         if algorithm.flat_gradients and not options.sparse_as_dense:
             sparse = sparse_parameters(models)
         if algorithm.flat_parameters or algorithm.flat_gradients:
             words = options_in_words(algorithm, options)
+            words["autotune"] = "off" if tuning is None else str(tuning.space.choices)
             check_buckets(comm, name, words, self.buckets, sparse)
         ownership.take_over([parameter for _, parameter in named], self)
         self.context = Context(
@@ -102,15 +112,21 @@ class Coordinator:
         )
         algorithm.context = self.context
         algorithm.setup(self.buckets)
+        if algorithm.ends_with_others:
+            ownership.keep(self)
         self._tracker: BackwardTracker | None = None
         if algorithm.follows_backward():
             passes = (
                 options.backward_passes_per_step * options.num_steps_per_communication
             )
             self._tracker = BackwardTracker(algorithm, self.buckets, passes)
-        self._module_parameters = module_parameters(models, named)
+        self._module_parameters = module_parameters(models, everything)
+        self.has_local_parameters = any(is_local(p) for _, p in everything)
         self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
+        self._tuning = tuning
+        if tuning is not None:
+            tuning.begin()
         recorder = comm.world.recorder
         self.phases = None if recorder is None else Phases(recorder, models)
         if self.phases is not None:
@@ -127,12 +143,15 @@ class Coordinator:
             if not self.context.comm.world.is_closed:
                 self.algorithm.finalize()
             self._is_retired = True
+            ownership.release(self)
             if self._tracker is not None:
                 self._tracker.close()
             for handle in self._handles:
                 handle.remove()
             if self.phases is not None:
                 self.phases.turn_off()
+            # A search that has not ended would keep its turn from other optimizers.
+            self._tuning = None
 
     # -- events of the models ----------------------------------------------------------
 
@@ -145,6 +164,8 @@ class Coordinator:
             return
         self.settle(for_writing=False)
         if not (model.training and torch.is_grad_enabled() and self.is_live):
+            if self._tuning is not None:
+                self._tuning.interrupt()
             return
         self.check_usable()
         self._restore_replaced()
@@ -190,13 +211,40 @@ class Coordinator:
             if not self._sees_forwards:
                 # No hook announces the next forward pass, which reads the parameters.
                 self.algorithm.settle(for_writing=True)
+            had_round = self._schedule.is_due
             self._schedule.on_step()
             if self._tracker is not None:
                 self._tracker.on_step()
+            if had_round and self._tuning is not None:
+                self._tuning.on_round(self.change_options)
             return result
         finally:
             self._in_step = False
             self._has_announced = False
+
+    def change_options(self, changed: Mapping[str, Any]) -> None:
+        """Go on with other options, and other buckets of the same parameters.
+
+        Call it between two steps, at the same one on all ranks, and only if the
+        algorithm ``rebuckets``. With the same compression, training goes on as without
+        it, up to the order in which the engine adds values.
+
+        Args:
+            changed: Values of ``compression``, ``allreduce_algorithm`` and
+                ``bucket_bytes``, or some of them, the same on all ranks.
+        """
+        self.settle(for_writing=True)
+        self.algorithm.drain()
+        before = self.context.options.bucket_bytes
+        options = dataclasses.replace(self.context.options, **changed)
+        self.context = dataclasses.replace(self.context, options=options)
+        self.algorithm.context = self.context
+        if options.bucket_bytes == before:
+            return
+        self.buckets = self._make_buckets(bucket_nbytes=options.bucket_bytes)
+        self.algorithm.rebucket(self.buckets)
+        if self._tracker is not None:
+            self._tracker.rebucket(self.buckets)
 
     def synchronize(self) -> None:
         """Make parameters and gradients final."""
@@ -219,7 +267,7 @@ class Coordinator:
 
     def drain(self) -> None:
         """Wait for all operations under way before the world ends."""
-        if not self._is_retired:
+        if not (self._is_retired or self.context.comm.world.is_closed):
             self.algorithm.drain()
 
     @contextlib.contextmanager
@@ -269,25 +317,29 @@ class Coordinator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the optimizer's state dict stores."""
-        return {
-            "schedule": self._schedule.state_dict(),
-            "algorithm": self.algorithm.state_dict(),
-            "rank": self.context.comm.rank,
-        }
+        schedule = {"schedule": self._schedule.state_dict()}
+        return {**schedule, **state_of_algorithm(self.algorithm)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``state_dict`` returned."""
-        saved_by, rank = state.get("rank"), self.context.comm.rank
-        is_own = self.algorithm.hands_over_state or saved_by in (None, rank)
-        if state["algorithm"] and not is_own:
-            _log.warning(
-                "%s: rank %d loads a state of %s that rank %d saved, but each rank has "
-                "tensors of its own there. Load what this rank saved, or drop the key "
-                "'bluecomm' of the optimizer's state, and the algorithm starts anew",
-                *(self.context.name, rank, type(self.algorithm).__name__, saved_by),
-            )
         self._schedule.load_state_dict(state["schedule"])
-        self.algorithm.load_state_dict(state["algorithm"])
+        where = "the key 'bluecomm' of the optimizer's state"
+        load_algorithm_state(self.algorithm, state, where)
+
+    def abort(self) -> None:
+        """Stop communication in the background."""
+        self.check_usable()
+        try:
+            self.algorithm.abort()
+        finally:
+            ownership.release(self)
+
+    def resume(self) -> None:
+        """Go on with communication in the background."""
+        self.check_usable()
+        self.algorithm.resume()
+        if self.algorithm.ends_with_others:
+            ownership.keep(self)
 
     def unregister_windows(self) -> None:
         """Free the windows of an asynchronous algorithm; collective.
@@ -333,6 +385,13 @@ class Coordinator:
     def _check_join(self) -> None:
         self.check_usable()
         refuse_join(self.comm)
+        if self._tuning is not None and not self._tuning.is_over:
+            raise ValueError(
+                "join: autotune is measuring, for which all ranks must take the same "
+                "number of steps; give all ranks the same number of batches until it "
+                "has ended, use the result of an earlier job (BLUECOMM_AUTOTUNE_FILE), "
+                "or leave autotune out"
+            )
 
     def _flush(self) -> None:
         if self._tracker is not None and not self.skips_synchronize:

@@ -15,12 +15,20 @@ from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.algorithms.local import Local
+from bluecomm.optim.autotune.prepare import prepare_tuning
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
+from bluecomm.optim.chosen_algorithm import check_honoured, make_algorithm
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.derived_class import derive
+from bluecomm.optim.local_parameters import Selection
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.ownership import next_number
-from bluecomm.optim.parameter_names import name_parameters, split_second
+from bluecomm.optim.parameter_names import (
+    exchanged,
+    mark_chosen,
+    name_parameters,
+    split_second,
+)
 from bluecomm.optim.registry import (
     get_algorithm,
     name_of,
@@ -56,7 +64,9 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     bucket_bytes: int | None = None,
     groups: Groups | None = None,
+    local_parameters: Selection = (),
     process_set: Communicator | None = None,
+    autotune: bool | None = None,
     **algorithm_options: Any,
 ) -> Any:
     """Return an optimizer that trains together with the other ranks.
@@ -80,8 +90,8 @@ def DistributedOptimizer(  # noqa: N802
             whose gradients are summed before they are averaged over ranks.
         num_steps_per_communication: For parameter averaging, the number of steps, or of
             training forward passes, from one round to the next. For gradient allreduce
-            the same as ``backward_passes_per_step``. Default: 30 for ``diloco``, 1 for
-            all others.
+            the same as ``backward_passes_per_step``. Default: 30 for ``diloco``,
+            ``quorum_diloco`` and ``sparse_loco``, 32 for ``desloc``, 1 for all others.
         gradient_predivide_factor: For gradient allreduce with ``op=Average``, the ``f``
             in ``f / n * sum_i (g_i / f)``, which keeps sums of 16-bit gradients small.
         sparse_as_dense: Whether algorithms that exchange gradients make sparse ones
@@ -92,8 +102,13 @@ def DistributedOptimizer(  # noqa: N802
         groups: Lists of parameters, each of which is sent as one tensor for each dtype;
             or a number of groups, among which the parameters are divided in order.
             Default: by ``bucket_bytes``.
+        local_parameters: Parameters that each rank trains on its own, in addition to
+            those with the attribute ``expert``; as in ``mark_local``.
         process_set: Ranks that take part. Default: all. The optimizers of other ranks
             step alone.
+        autotune: Whether to try other ``bucket_bytes`` while the model trains, and keep
+            the fastest; see docs/autotune.md. Default: the setting
+            ``BLUECOMM_AUTOTUNE``.
         **algorithm_options: Options of the algorithm. Parameter averaging takes
             ``order`` (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
 
@@ -105,7 +120,8 @@ def DistributedOptimizer(  # noqa: N802
         TypeError: ``optimizer`` is not an optimizer, an option is wrong, or a parameter
             cannot be averaged.
         ValueError: An option does not fit the algorithm, a parameter does not belong to
-            the model, or the optimizer is distributed already.
+            the model, or the optimizer is distributed already, or cannot be tuned.
+        ImportError: Autotuning needs a package that is not installed.
     """
     comm = current_communicator(process_set)
     name = _name_of_next(comm)
@@ -127,28 +143,36 @@ def DistributedOptimizer(  # noqa: N802
                 kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
             ),
         )
-        _check_honoured(kind, options)
+        check_honoured(_CALL, kind, options)
         _check_evaluations(kind, optimizer)
         _check_survives(kind, comm)
-        instance = _make_algorithm(kind, algorithm_options)
+        instance = make_algorithm(_CALL, kind, algorithm_options)
         if comm.included:
             instance.check_optimizer(optimizer, comm)
         else:
             instance = Local()
         models, pairs = split_second(model, named_parameters)
-        named = name_parameters(optimizer, models, pairs)
+        everything = name_parameters(optimizer, models, pairs)
+        mark_chosen(models, everything, local_parameters)
+        named = exchanged(everything)
         group_of = assign_groups(groups, named)
+        tuning = prepare_tuning(
+            *(autotune, comm, name, instance, options, named),
+            has_groups=groups is not None,
+        )
     new = derive(optimizer, Distributed)
     new.__dict__[COORDINATOR_KEY] = Coordinator(
         name,
         new,
         optimizer,
         models,
+        everything,
         named,
         instance,
         options,
         comm,
         group_of,
+        tuning,
     )
     return new
 
@@ -193,25 +217,3 @@ def _check_optimizer(optimizer: object) -> None:
             "DistributedOptimizer: the optimizer is distributed already; wrap the "
             "plain optimizer"
         )
-
-
-def _check_honoured(kind: type[Algorithm], options: CommonOptions) -> None:
-    defaults = CommonOptions(bucket_bytes=options.bucket_bytes)
-    for name in sorted(vars(options)):
-        value = getattr(options, name)
-        if value != getattr(defaults, name) and name not in kind.honours:
-            raise ValueError(
-                f"DistributedOptimizer: {kind.__name__} does not use {name}={value!r}"
-            )
-
-
-def _make_algorithm(kind: type[Algorithm], options: dict[str, Any]) -> Algorithm:
-    try:
-        algorithm = kind(**options)
-    except TypeError as error:
-        raise TypeError(
-            f"DistributedOptimizer: options {sorted(options)} do not fit "
-            f"{kind.__name__}: {error}"
-        ) from error
-    algorithm.given_options = options
-    return algorithm

@@ -16,6 +16,7 @@ from bluecomm.ops.refusal import refusing
 from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
+from bluecomm.optim.local_parameters import honor_ignored_names, is_local
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -34,7 +35,7 @@ def average_model(
 ) -> None:
     """Overwrite a model with the exact average of all ranks' models.
 
-    Collective.
+    Collective. Local parameters (``mark_local``) keep this rank's values.
 
     Args:
         model: A model with the same parameters on all ranks.
@@ -135,7 +136,8 @@ def consensus_distance(
 ) -> float:
     """Return how far the ranks' models are from their average.
 
-    ``sqrt(1/n * sum_i |x_i - mean_j x_j|^2)`` over all parameters; 0 if all are equal.
+    ``sqrt(1/n * sum_i |x_i - mean_j x_j|^2)`` over all parameters that are not local
+    (``mark_local``); 0 if all are equal.
 
     Collective.
 
@@ -188,12 +190,16 @@ def _settle(
 def _tensors(
     model: nn.Module, with_buffers: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the floating-point parameters and, if asked for, buffers."""
+    """Yield the floating-point parameters and, if asked for, buffers.
+
+    Local ones are left out.
+    """
+    honor_ignored_names(model)
     for name, parameter in model.named_parameters():
-        if parameter.is_floating_point():
+        if parameter.is_floating_point() and not is_local(parameter):
             yield name, parameter
     for name, buffer in model.named_buffers() if with_buffers else ():
-        if buffer.is_floating_point():
+        if buffer.is_floating_point() and not is_local(buffer):
             yield name, buffer
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Collection, Sequence
 
+from bluecomm.compression import Codec
 from bluecomm.optim.agreement import check_agreement, kind_of
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
@@ -21,7 +23,8 @@ def check_buckets(
     name: str,
     options: dict[str, str],
     buckets: Sequence[Bucket],
-    sparse_parameters: Collection[int],
+    sparse_parameters: Collection[int] = (),
+    caller: str = "DistributedOptimizer",
 ) -> None:
     """Compare a new optimizer with those of the other ranks.
 
@@ -33,6 +36,7 @@ def check_buckets(
         options: Algorithm and options, in words.
         buckets: Its buckets.
         sparse_parameters: The ``id`` of each parameter with sparse gradients.
+        caller: Name of the function that the user has called.
 
     Raises:
         MismatchError: The ranks differ; the text names options or parameters.
@@ -51,7 +55,7 @@ def check_buckets(
             )
     check_agreement(
         comm,
-        "DistributedOptimizer",
+        caller,
         facts,
         "All ranks must wrap the same model with the same options, and make their "
         "optimizers in the same order",
@@ -69,7 +73,7 @@ def options_in_words(algorithm: Algorithm, options: CommonOptions) -> dict[str, 
         **{
             option: repr(value)
             for option, value in given
-            if isinstance(value, (str, int, float, TopologySchedule))
+            if isinstance(value, (str, numbers.Real, TopologySchedule, Codec))
         },
     }
 

@@ -13,6 +13,8 @@ from bluecomm.ops.objects import broadcast_object
 from bluecomm.ops.refusal import refusing
 from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
+from bluecomm.optim.local_parameters import is_local
+from bluecomm.optim.local_state import with_local, without_local
 from bluecomm.optim.wrapper import COORDINATOR_KEY, STATE_KEY
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
@@ -39,11 +41,11 @@ def broadcast_optimizer_state(
     """Give every rank the root's optimizer state: its options and its tensors, exactly.
 
     Collective. Works for every optimizer that has a ``state_dict``, before its first
-    step and after.
+    step and after. The state of local parameters (``mark_local``) stays as it is.
 
     Args:
         optimizer: A plain or distributed optimizer with the same parameters on all
-            ranks.
+            ranks, except for local ones.
         root_rank: Rank whose state counts.
         process_set: Ranks that take part. Default: all.
 
@@ -100,7 +102,7 @@ def _broadcast(
     skeleton = None
     state: dict[str, Any] = {}
     if is_root:
-        state = optimizer.state_dict()
+        state = without_local(optimizer.state_dict(), optimizer)
         if begins_anew and not _hands_over(optimizer) and STATE_KEY in state:
             state[STATE_KEY] = {**state[STATE_KEY], "algorithm": {}}
         skeleton = _replace(state, torch.Tensor, take_out)
@@ -120,7 +122,7 @@ def _broadcast(
         ]
     )
     if begins_anew or not is_root:
-        optimizer.load_state_dict(state)
+        optimizer.load_state_dict(with_local(state, optimizer))
 
 
 def _hands_over(optimizer: torch.optim.Optimizer) -> bool:
@@ -140,11 +142,14 @@ def _facts(optimizer: torch.optim.Optimizer, root_rank: int) -> dict[str, str]:
     return {
         "root_rank": str(root_rank),
         "optimizer": type(optimizer).__name__,
+        "number of param_groups": str(len(optimizer.param_groups)),
         **{
             f"param_groups[{number}]['params'][{position}]"
             f"{names.get(id(parameter), '')}": kind_of(parameter)
             for number, group in enumerate(optimizer.param_groups)
-            for position, parameter in enumerate(group["params"])
+            for position, parameter in enumerate(
+                one for one in group["params"] if not is_local(one)
+            )
         },
     }
 

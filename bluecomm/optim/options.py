@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
+from bluecomm.topology.graph import check_integer
 
 
 class CommunicationType(enum.Enum):
@@ -24,6 +25,10 @@ class CommunicationType(enum.Enum):
 class CommonOptions:
     """The options of ``DistributedOptimizer`` that do not belong to one algorithm.
 
+    Attributes:
+        allreduce_algorithm: The engine's algorithm for gradients, ``auto`` unless
+            autotuning has found a faster one.
+
     Raises:
         TypeError: A value has the wrong type.
         ValueError: A value is out of its range.
@@ -36,6 +41,7 @@ class CommonOptions:
     gradient_predivide_factor: float = 1.0
     sparse_as_dense: bool = False
     bucket_bytes: int
+    allreduce_algorithm: str = "auto"
 
     def __post_init__(self) -> None:
         for name in (
@@ -43,11 +49,7 @@ class CommonOptions:
             "num_steps_per_communication",
             "bucket_bytes",
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an integer, got {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            check_integer(getattr(self, name), name, minimum=1)
         if self.op not in (Average, Sum, Adasum):
             raise ValueError(
                 f"op must be bluecomm.Average, Sum or Adasum, got {self.op!r}"

@@ -64,6 +64,8 @@ _log = logging.getLogger("bluecomm")
 # Parameter -> weak reference to its owner.
 _owner_of = WeakTensorKeyDictionary()
 _owners: list[weakref.ref[ParameterOwner]] = []
+# Owners that live on after their models; see ``keep``.
+_kept: set[ParameterOwner] = set()
 _changing_owners = threading.Lock()
 _numbers: weakref.WeakKeyDictionary[Communicator, Iterator[int]] = (
     weakref.WeakKeyDictionary()
@@ -81,12 +83,27 @@ def take_over(parameters: Iterable[torch.Tensor], owner: ParameterOwner) -> None
     parameters = list(parameters)
     for earlier in owners_of(parameters):
         earlier.retire()
+    _kept.difference_update([one for one in _kept if one.comm.world.is_closed])
     for parameter in parameters:
         _owner_of[parameter] = reference
     if not _owners:
         current_process().before_shutdown(_drain_all)
     with _changing_owners:
         _owners[:] = [ref for ref in _owners if ref() is not None] + [reference]
+
+
+def keep(owner: ParameterOwner) -> None:
+    """Let an owner outlive its models, until ``release`` or the end of its world.
+
+    Python frees a dropped model at another time on each rank. An owner that the other
+    ranks wait for at the end of the world must still be there then, on every rank.
+    """
+    _kept.add(owner)
+
+
+def release(owner: ParameterOwner) -> None:
+    """Let an owner end with its models again."""
+    _kept.discard(owner)
 
 
 def owners_of(tensors: Iterable[torch.Tensor]) -> list[ParameterOwner]:
@@ -137,5 +154,6 @@ def _drain_all() -> None:
         if owner is not None:
             try:
                 owner.drain()
-            except (BluecommError, RuntimeError) as error:
+            except (BluecommError, RuntimeError, FloatingPointError) as error:
                 _log.warning("the last round was not finished: %s", error)
+    _kept.clear()

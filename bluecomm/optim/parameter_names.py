@@ -9,6 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
+from bluecomm.optim.local_parameters import (
+    Selection,
+    honor_ignored_names,
+    is_local,
+    mark,
+    named_tensors,
+)
+
 Models = Sequence[nn.Module]
 NamedParameters = Sequence[tuple[str, torch.Tensor]]
 
@@ -85,16 +93,13 @@ def name_parameters(
 ) -> NamedParameters:
     """Return the optimizer's parameters with names, in the order of use.
 
-    Parameters of integers are left out.
-
     With models, order and names come from ``named_parameters()``; with several models
     each name begins with the model's number. Without models they are those passed, or
     ``param.<group>.<position>``.
 
     Raises:
-        TypeError: A parameter cannot be communicated.
-        ValueError: A name or a parameter occurs twice, a parameter of the optimizer has
-            no name, or two parameters share their memory.
+        ValueError: A name or a parameter occurs twice, or a parameter of the optimizer
+            has no name.
     """
     if models:
         names = list(_names_in(models))
@@ -110,8 +115,44 @@ def name_parameters(
     wanted = {id(parameter) for parameter in parameters_of(optimizer)}
     found = [(name, p) for name, p in names if id(p) in wanted]
     _check_complete(optimizer, found)
+    return found
+
+
+def mark_chosen(models: Models, named: NamedParameters, which: Selection) -> None:
+    """Mark the parameters and buffers that each rank trains on its own.
+
+    Args:
+        models: Models of the optimizer; may be empty.
+        named: The optimizer's parameters.
+        which: As in ``mark_local``. With several models each name begins with the
+            model's number.
+
+    Raises:
+        ValueError: No parameter, buffer or module has a given name.
+    """
+    tensors = list(named)
+    for number, model in enumerate(models):
+        honor_ignored_names(model)
+        for name, tensor in named_tensors(model):
+            tensors.append((_numbered(models, number, name), tensor))
+    mark(tensors, which)
+
+
+def exchanged(named: NamedParameters) -> NamedParameters:
+    """Return the parameters that are exchanged, in the same order.
+
+    Local parameters and those of integers are left out.
+
+    Raises:
+        TypeError: A parameter cannot be communicated.
+        ValueError: Two parameters share their memory.
+    """
     # Integers have no gradients, and no average that is an integer.
-    found = [(n, p) for n, p in found if p.is_floating_point() or p.is_complex()]
+    found = [
+        (name, p)
+        for name, p in named
+        if (p.is_floating_point() or p.is_complex()) and not is_local(p)
+    ]
     for name, parameter in found:
         _check_supported(name, parameter)
     _check_apart(found)
@@ -136,7 +177,12 @@ def _names_in(models: Models) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in model.named_parameters():
             if id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield (name if len(models) == 1 else f"{number}.{name}"), parameter
+                yield _numbered(models, number, name), parameter
+
+
+def _numbered(models: Models, number: int, name: str) -> str:
+    """Return the name of a tensor of one of the models."""
+    return name if len(models) == 1 else f"{number}.{name}"
 
 
 def _check_unique(names: NamedParameters) -> None:

@@ -14,6 +14,7 @@ from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.optim.hooks.model_hooks import origin_of
+from bluecomm.optim.local_parameters import honor_ignored_names, is_local
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -33,7 +34,9 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite tensors with the root's, in place: ``x_i <- x_root``.
 
-    Collective. The ranks compare names, shapes and types first.
+    Collective. The ranks compare names, shapes and types first. Local parameters and
+    buffers (``mark_local``) are left out. A state dict has their marks only once the
+    optimizer is distributed, so pass the model if it has any.
 
     Args:
         params: A model, for all its parameters and buffers; ``model.state_dict()``,
@@ -70,7 +73,8 @@ def allreduce_parameters(
 ) -> None:
     """Overwrite tensors with their average over ranks, in place.
 
-    Collective. Integer tensors (``num_batches_tracked``) keep their values.
+    Collective. Integer tensors (``num_batches_tracked``) and local ones, as in
+    ``broadcast_parameters``, keep their values.
 
     Args:
         params: As in ``broadcast_parameters``.
@@ -103,6 +107,7 @@ def _writable(
     with refusing(comm, operation, None, FIRST_OPERATION):
         given = named(operation, params)
     tensors = [(name, origin_of(tensor)) for name, tensor in given]
+    tensors = [(name, tensor) for name, tensor in tensors if not is_local(tensor)]
     ownership.settle((tensor for _, tensor in tensors), for_writing=True)
     # Autograd must not see parameters change.
     values = [(name, tensor.detach()) for name, tensor in tensors]
@@ -129,6 +134,7 @@ def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
         ValueError: A name is given twice.
     """
     if isinstance(params, nn.Module):
+        honor_ignored_names(params)
         params = [*params.named_parameters(), *params.named_buffers()]
     entries: list[tuple[str, torch.Tensor]] = []
     for number, entry in enumerate(

@@ -75,6 +75,18 @@ def names_that_survive_losses() -> list[str]:
     return sorted(name for name, known in _algorithms.items() if known.survives_losses)
 
 
+def works_in_backward(algorithm: type[Algorithm]) -> bool:
+    """Return whether an algorithm says itself that it needs no optimizer."""
+    return bool(vars(algorithm).get("works_in_backward", False))
+
+
+def names_that_work_in_backward() -> list[str]:
+    """Return the names of the algorithms that need no optimizer, sorted."""
+    return sorted(
+        name for name, known in _algorithms.items() if works_in_backward(known)
+    )
+
+
 def names_that_train_apart() -> list[str]:
     """Return the names of the algorithms for ``bfrun --partition both``, sorted."""
     return sorted(name for name, known in _algorithms.items() if known.trains_apart)

@@ -27,6 +27,7 @@ from bluecomm.ops.sparse_allreduce import (
 )
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.dense_only import sparse_error
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import wait_all
 
@@ -73,10 +74,7 @@ class SparseGradients:
             ValueError: The reduction is Adasum.
         """
         if self._context.options.op is Adasum:
-            raise ValueError(
-                f"DistributedOptimizer: op=bluecomm.Adasum needs dense gradients, and "
-                f"that of {name!r} is sparse; pass sparse_as_dense=True, or use Average"
-            )
+            raise sparse_error("op=bluecomm.Adasum", name, instead="Average")
 
     def start(self, bucket: Bucket, position: int, *, is_active: bool) -> None:
         """Start the exchange of one parameter's gradient.

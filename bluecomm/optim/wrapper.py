@@ -12,7 +12,7 @@ from bfrun.wording import did_you_mean
 from bluecomm.ops.neighbor_weights import RENAMED
 from bluecomm.ops.refusal import Operation
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
-from bluecomm.optim.amp import step_with_scaler
+from bluecomm.optim.amp import is_scaled, step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.derived_class import copy_as_plain
 from bluecomm.optim.options import StepSettings
@@ -65,9 +65,12 @@ class Distributed(_Base):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # With averaged gradients all ranks skip the same steps. Otherwise a rank that
-        # skips a step still has to take part in its round, so step must be called.
+        # skips a step still has to take part in its round, so step must be called. With
+        # local parameters it must be called to refuse the scaler.
         own = self.__dict__.get("_step_supports_amp_scaling", False)
-        return own or not _coordinator(self).algorithm.flat_gradients
+        coordinator = _coordinator(self)
+        averages = coordinator.algorithm.flat_gradients
+        return own or not averages or coordinator.has_local_parameters
 
     def __getattr__(self, name: str) -> Any:
         if name in _STEP_SETTINGS:
@@ -109,8 +112,12 @@ class Distributed(_Base):
 
         Raises:
             BluecommError: The communication failed.
+            ValueError: A ``GradScaler`` calls it, and the algorithm averages gradients,
+                but some parameters are local.
         """
         coordinator = _coordinator(self)
+        if coordinator.has_local_parameters:
+            _check_scaler(self, coordinator)
         coordinator.given.__dict__["_opt_called"] = True
 
         def update() -> Any:
@@ -236,6 +243,29 @@ class Distributed(_Base):
         """
         return _coordinator(self).join()
 
+    def abort(self) -> None:
+        """Stop the rounds of ``async`` or ``quorum_diloco``. Collective.
+
+        This rank takes part in rounds until all ranks have made the call; then the
+        parameters are equal on all ranks. It may be called at different steps.
+        Neither evaluation nor the end of the program needs it.
+
+        Raises:
+            ValueError: The algorithm is another one.
+            FloatingPointError: Parameters were not finite in a round. All ranks have
+                ended by then.
+            BluecommError: A round failed.
+        """
+        _coordinator(self).abort()
+
+    def resume(self) -> None:
+        """Go on with rounds after ``abort``, on all ranks.
+
+        Raises:
+            ValueError: The algorithm is another one.
+        """
+        _coordinator(self).resume()
+
     def unregister_window(self) -> None:
         """Free the windows of ``win_put``, ``pull_get`` or ``push_sum``.
 
@@ -246,6 +276,24 @@ class Distributed(_Base):
             ValueError: The algorithm has no windows.
         """
         _coordinator(self).unregister_windows()
+
+
+def _check_scaler(optimizer: Distributed, coordinator: Coordinator) -> None:
+    """Raise if ranks could skip different steps.
+
+    Raises:
+        ValueError: A scaler is in use, and gradients are averaged.
+    """
+    is_alone = coordinator.comm.size == 1 or not coordinator.algorithm.flat_gradients
+    if is_alone or not is_scaled(optimizer):
+        return
+    raise ValueError(
+        f"DistributedOptimizer: {type(coordinator.algorithm).__name__} does not work "
+        "with GradScaler and local parameters: a rank whose expert alone has an "
+        "infinite gradient would skip the step alone, and the other parameters would "
+        "differ between ranks from then on. Use bfloat16, which needs no scaler, or an "
+        "algorithm that averages parameters"
+    )
 
 
 def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> None:

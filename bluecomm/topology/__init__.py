@@ -40,6 +40,7 @@ from bluecomm.topology.inner_outer import (
 from bluecomm.topology.matchings import (
     MatchingSchedule,
     RandomMatchings,
+    ShiftOne,
 )
 from bluecomm.topology.mixing import mixing_matrix, spectral_gap
 from bluecomm.topology.one_peer import (
@@ -58,6 +59,7 @@ from bluecomm.topology.schedule import (
 )
 from bluecomm.topology.star import StarGraph
 from bluecomm.topology.torus import Torus2DGraph
+from bluecomm.topology.weighted_matchings import WeightedMatchings
 from bluecomm.topology.weights import (
     GetRecvWeights,
     GetSendWeights,
@@ -91,11 +93,13 @@ __all__ = [
     "RandomMatchings",
     "RingGraph",
     "SendRecvRanks",
+    "ShiftOne",
     "StarGraph",
     "StaticTopology",
     "SymmetricExponentialGraph",
     "TopologySchedule",
     "Torus2DGraph",
+    "WeightedMatchings",
     "check_peer_ranks",
     "check_topology",
     "default_digest",

@@ -26,6 +26,46 @@ class MatchingSchedule(PeerSchedule):
         return ([], []) if other is None else ([other], [other])
 
 
+class ShiftOne(MatchingSchedule):
+    """Matchings of the lower half of the ranks with the upper half, which rotate.
+
+    With ``h = ceil(n / 2)``, rank ``i < h`` averages in round ``t`` with rank
+    ``h + (t + i) mod h``. If ``n`` is odd, the last rank of the upper half is missing,
+    so in each round a different rank of the lower half has no partner. In ``h`` rounds
+    each rank of the lower half meets each one of the upper half once.
+
+    Ranks of the same half never meet: what they know of each other passes through the
+    other half. ``h`` rounds give the exact average for 1, 2 and 4 ranks only.
+
+    For an even number of ranks these are the peers of ``shift_one`` in Bagua 0.9.2,
+    which refuses odd numbers.
+
+    Args:
+        size: Number of ranks ``n``, at least 1.
+
+    Raises:
+        TypeError: ``size`` is not an integer.
+        ValueError: ``size`` is less than 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, 1)
+        self._half = (self.size + 1) // 2
+        self.period = self._half
+
+    def resized(self, size: int) -> ShiftOne:
+        """Return the schedule of another number of ranks."""
+        return ShiftOne(size)
+
+    def partner(self, round_number: int, rank: int) -> int | None:
+        """Return the partner of a rank in a round, if it has one."""
+        half = self._half
+        if rank >= half:
+            return (rank - half - round_number) % half
+        other = half + (round_number + rank) % half
+        return other if other < self.size else None
+
+
 class RandomMatchings(MatchingSchedule):
     """A new, uniformly random matching in each round.
 

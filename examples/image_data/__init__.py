@@ -1,4 +1,4 @@
-"""Data sets of images from the files that their authors publish; nothing is downloaded.
+"""Datasets of images from the files that their authors publish; nothing is downloaded.
 
 They are read here because torchvision has no build for every PyTorch that the examples
 run on.

@@ -1,4 +1,4 @@
-"""MNIST and similar data sets in IDX files: magic number, sizes, bytes."""
+"""MNIST and similar datasets in IDX files: magic number, sizes, bytes."""
 
 from __future__ import annotations
 

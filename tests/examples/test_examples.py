@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from bluecomm.optim import algorithm_names
+from dist_optimizer import WITH_QADAM
 from tests.examples.launch import EXAMPLES, run_each, run_example
 from tests.support.trainers import TRAINER_LIMIT_S
 
 AVERAGING = ["allreduce", "hierarchical_neighbor_allreduce", "neighbor_allreduce"]
 COMMUNICATING = [*AVERAGING, "gradient_allreduce"]
+CODED = ["bytegrad", *WITH_QADAM]
 
 
 BY_CLASS = ["--shards", "by-class", "--epochs", "20"]
@@ -31,8 +33,8 @@ DIGITS = {
         )
     },
     "by class local": ["local", *BY_CLASS],
-    **{f"random {name}": [name, "--epochs", "12"] for name in COMMUNICATING},
-    "random bytegrad": ["bytegrad", "--epochs", "12"],
+    **{f"random {name}": [name, "--epochs", "12"] for name in [*COMMUNICATING, *CODED]},
+    **{f"by class {name}": [name, *BY_CLASS] for name in WITH_QADAM},
 }
 
 
@@ -103,6 +105,7 @@ ELASTIC = "elastic_digits"
 # These learn in a few epochs; of the others the test sees that they run.
 LEARNING = ["gradient_allreduce", "neighbor_allreduce"]
 BRIEF = ["--epochs", "1", "--batch-size", "128"]
+TEXTS = ["--dist-optimizer", "gradient_allreduce"]
 
 
 def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
@@ -130,6 +133,13 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
             )
             for stem in (*TRAINERS, ELASTIC)
             for name in algorithm_names()
+        },
+        **{
+            f"texts {batches}": (
+                EXAMPLES / "pytorch_text_buckets.py",
+                ["--batches", batches, "--texts", "509", "--epochs", "8", *TEXTS],
+            )
+            for batches in ("plain", "balanced", "tokens")
         },
         "mnist synthetic": (
             mnist,
@@ -172,6 +182,18 @@ def test_benchmark_takes_the_options_of_bluefog(of_two_ranks: OfTwoRanks) -> Non
     assert "CPU total" in of_two_ranks.output
     assert of_two_ranks.output.count("total img/sec on 2 ranks") == len(benchmarks())
     assert of_two_ranks.results["options"]["images_per_second"] > 0
+
+
+@pytest.mark.parametrize("batches", ["plain", "balanced", "tokens"])
+def test_text_buckets(of_two_ranks: OfTwoRanks, batches: str) -> None:
+    result = of_two_ranks.results[f"texts {batches}"]
+    assert result["worst_rank_accuracy"] >= 0.9
+    # Each text once in each of eight epochs.
+    assert result["texts"] == 8 * 509
+    if batches == "plain":
+        assert result["tokens_of_slowest"] > 1.05
+    else:
+        assert result["tokens_of_slowest"] < 1.02
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

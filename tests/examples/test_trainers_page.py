@@ -10,7 +10,7 @@ from tests.support.trainers import TRAINER_LIMIT_S
 
 TEXT = (EXAMPLES.parent / "docs" / "training.md").read_text()
 PROGRAMS = dict(
-    re.findall(r"^\*\*(\w+\.py)\*\*:\n\n```python\n(.*?)```", TEXT, re.M | re.S)
+    re.findall(r"^\*\*(with_\w+\.py)\*\*:\n\n```python\n(.*?)```", TEXT, re.M | re.S)
 )
 # All in one job, since imports take most of the time of a short one.
 RUN_ALL = """

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.faults
 LIMIT_S = 4 * DEADLINE_S
 ALGORITHMS = (
     *("neighbor_allreduce", "gradient_allreduce", "noloco", "push_diging"),
-    *("exact_diffusion", "local"),
+    *("exact_diffusion", "local", "diloco, streaming"),
 )
 
 

@@ -17,8 +17,22 @@ from tests.support.survival_of_collectives import (
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("scenario", PACKED, ids=lambda scenario: scenario.name)
+# Killed ranks are noticed in different ways over the two transports, so they are killed
+# over both. `make survive` runs all pairs.
+OVER_BOTH = ("half", "in-turn")
+OVER_ONE = {"stop": "tcp", "late": "shm", "endings": "tcp"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "transport"),
+    [
+        (scenario, transport)
+        for scenario in PACKED
+        for transport in ("shm", "tcp")
+        if scenario.name in OVER_BOTH or OVER_ONE[scenario.name] == transport
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_the_others_train_on(scenario, transport, tmp_path):
     run_scenario(scenario, covered(), tmp_path, transport=transport)
 
@@ -222,11 +236,12 @@ if bf.rank() == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(1000)
 """
-    options = ["--on-failure", "continue", "--min-np", "3", "--elastic-timeout", "0.1"]
+    options = ["--on-failure", "continue", "--min-np", "3", "--elastic-timeout", "5"]
+    # Within it, the agent reports the signal, of which the other ranks know nothing.
     with launched(tmp_path, *options, "-np", "3", *python(body)) as job:
         assert job.wait() == 137, job.out + job.err
         few = "2 of 3 ranks are left, fewer than --min-np 3"
-        assert f"{few}; the job ends if that lasts for 0.1 s" in job.err
-        assert f"{few}, for 0.1 s; ending the other ranks" in job.err
+        assert f"{few}; the job ends if that lasts for 5 s" in job.err
+        assert f"{few}, for 5 s; ending the other ranks" in job.err
         assert "job failed: rank 1" in job.err
         assert job.left() == {}

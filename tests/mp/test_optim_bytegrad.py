@@ -286,12 +286,12 @@ def test_sparse_gradients_and_wrong_options_are_refused_on_all_ranks():
 # -- uneven inputs ---------------------------------------------------------------------
 
 
-def train_unevenly(steps_of):
+def train_unevenly(steps_of, hierarchical=False):
     """Train on losses whose gradient is 1 for each parameter."""
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
-    optimizer = wrap(model, "sgd", bucket_bytes=1)
+    optimizer = wrap(model, "sgd", bucket_bytes=1, hierarchical=hierarchical)
 
     def step():
         optimizer.zero_grad()
@@ -377,6 +377,25 @@ def train_plainly(kind):
         loss(model, step).backward()
         optimizer.step()
     return flatten(model)
+
+
+def train_two_at_once():
+    """Compute the gradients of two optimizers in one pass; rank 1 finishes b first."""
+    models = {name: make("mlp", torch.float32) for name in "ab"}
+    optimizers = [wrap(model, "sgd", bucket_bytes=64) for model in models.values()]
+    for step in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        names = "ba" if bf.rank() == 1 else "ab"
+        sum(loss(models[name], step) for name in names).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.cat([flatten(model) for model in models.values()])
+
+
+def test_optimizers_may_be_finished_in_different_orders():
+    first, *others = run_ranks(3, train_two_at_once)
+    assert all(torch.equal(first, other) for other in others)
 
 
 def bytes_of_a_step(algorithm):

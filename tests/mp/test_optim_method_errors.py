@@ -76,6 +76,8 @@ def refuse_all():
         ("diloco", {"outer_momentum": -0.1}, "outer_momentum must be at least 0"),
         ("diloco", {"outer_lr": 0.0}, "outer_lr must be above 0, got 0.0"),
         ("noloco", {"pull": -1.0}, "pull must be above 0"),
+        ("gasloc", {"gossip": 0.0}, "gossip must be above 0"),
+        ("diloco", {"fragments": 4}, "divide num_steps_per_communication=30 among"),
         ("gossip_pga", {"period": 0}, "period must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -111,6 +113,8 @@ def disagree():
         bf.MismatchError, match="period is 2 on rank 0, but 3 on rank 1"
     ):
         make(Method(None, "gossip_pga", {"period": 2 + bf.rank()}))
+    with pytest.raises(bf.MismatchError, match="fragments is 1 on rank 0, but 2 on"):
+        make(Method(None, "diloco", {"fragments": 1 + bf.rank()}))
     return True
 
 

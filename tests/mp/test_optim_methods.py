@@ -55,6 +55,12 @@ def consensus(x):
         yield x
 
 
+def mean_consensus(x):
+    while True:
+        x = MEAN @ x - RATE * gradients(x)
+        yield x
+
+
 def exact_diffusion(x):
     psi = x
     while True:
@@ -179,6 +185,72 @@ def noloco(x):
         yield x
 
 
+def streaming(x, parts, every, overlap, mixing, outer=None, steps_of=(1000,) * RANKS):
+    """Stream fragments, which are ``parts`` of the columns, one every few steps."""
+    p, m, number = x.copy(), np.zeros_like(x), 0
+    due, part, sent = None, None, None
+    for step in itertools.count(1):
+        active = np.array([step <= steps for steps in steps_of])[:, None]
+        x = x - RATE * gradients(x) * active
+        if step % every == 0:
+            part = parts[number % len(parts)]
+            due, sent = step + overlap, (p[:, part].copy(), x[:, part].copy())
+        if step == due:
+            (outer or diloco_step)(p, m, part, *sent, number)
+            x[:, part] = (1 - mixing) * p[:, part] + mixing * x[:, part]
+            number += 1
+        yield x.copy()
+
+
+def diloco_step(p, m, part, before, x, number):
+    """Take an outer step of some columns, in place."""
+    mean = MEAN @ (before - x)
+    m[:, part] = 0.3 * m[:, part] + mean
+    p[:, part] -= 0.8 * (mean + 0.3 * m[:, part])
+
+
+def noloco_step(p, m, part, before, x, number):
+    """Take an outer step of some columns with one partner, in place."""
+    matrix = bf.topology.RandomMatchings(RANKS).matrix(number)
+    pulled = 0.9 * (before - matrix @ before)
+    m[:, part] = 0.3 * m[:, part] + 0.8 * matrix @ (x - before) - pulled
+    p[:, part] += m[:, part]
+
+
+BOTH = slice(0, 4)
+# The parameters of the model.
+EACH = slice(0, 1), slice(1, 4)
+
+
+def streaming_diloco(x, **more):
+    return streaming(x, EACH, every=2, overlap=1, mixing=0.5, **more)
+
+
+def streaming_noloco(x):
+    return streaming(x, EACH, every=2, overlap=1, mixing=0.5, outer=noloco_step)
+
+
+def overlapping_diloco(x):
+    return streaming(x, [BOTH], every=4, overlap=2, mixing=0.0)
+
+
+def mixing_diloco(x):
+    return streaming(x, [BOTH], every=3, overlap=0, mixing=0.25)
+
+
+def gasloc(x):
+    schedule = bf.topology.RandomMatchings(RANKS)
+    p = y_old = x
+    for step in itertools.count(1):
+        x = x - RATE * gradients(x)
+        if step % 3 == 0:
+            laplacian = EYE - schedule.matrix(step // 3 - 1)
+            y = p + 0.8 * (x - p)
+            p = y - 0.9 * laplacian @ y + 0.3 * (y - y_old)
+            x, y_old = p, y
+        yield x
+
+
 # -- the algorithms --------------------------------------------------------------------
 
 
@@ -197,6 +269,9 @@ class Method:
 
 
 EVERY_3 = {"num_steps_per_communication": 3}
+EVERY_4 = {"num_steps_per_communication": 4}
+OUTER = {"outer_lr": 0.8, "outer_momentum": 0.3}
+STREAM = {**OUTER, **EVERY_4, "fragments": 2, "overlap": 1, "mixing": 0.5}
 EXACT = {
     "exact_diffusion": Method(exact_diffusion, "exact_diffusion", many=120),
     "d2": Method(d2, "d2", many=100),
@@ -224,6 +299,7 @@ REDUCED = {
     "gossip_pga, always global": Method(averaging, "gossip_pga", {"period": 1}),
     "gossip_pga, never global": Method(diffusion, "gossip_pga", {"period": 1000}),
     "decentlam, no momentum": Method(diffusion, "decentlam", {"momentum": 0.0}),
+    "gasloc, plain, all": Method(local_sgd, "gasloc", {**SIMPLE, **EVERYONE}),
     "noloco, plain, all": Method(local_sgd, "noloco", {**SIMPLE, **EVERYONE}),
     "d2, all": Method(averaging, "d2", EVERYONE),
     "tracking, all": Method(augmented_of_all, "gradient_tracking", EVERYONE),
@@ -235,14 +311,28 @@ STEPPED = {
         augmented_every_2, "gradient_tracking", {"num_steps_per_communication": 2}
     ),
     "local_sgd": Method(local_sgd, "local_sgd", EVERY_3),
+    "decentralized": Method(mean_consensus, "decentralized"),
     "diloco": Method(
         diloco, "diloco", {"outer_lr": 0.8, "outer_momentum": 0.3, **EVERY_3}
+    ),
+    "gasloc": Method(
+        gasloc,
+        "gasloc",
+        {"outer_lr": 0.8, "outer_momentum": 0.3, "gossip": 0.9, **EVERY_3},
     ),
     "noloco": Method(
         noloco,
         "noloco",
         {"outer_lr": 0.8, "outer_momentum": 0.3, "pull": 0.9, **EVERY_3},
     ),
+    "diloco, streaming": Method(streaming_diloco, "diloco", STREAM),
+    "diloco, overlapping": Method(
+        overlapping_diloco, "diloco", {**OUTER, **EVERY_4, "overlap": 2}
+    ),
+    "diloco, mixing": Method(
+        mixing_diloco, "diloco", {**OUTER, **EVERY_3, "mixing": 0.25}
+    ),
+    "noloco, streaming": Method(streaming_noloco, "noloco", {**STREAM, "pull": 0.9}),
 }
 METHODS = EXACT | BIASED | STEPPED | REDUCED
 
@@ -317,6 +407,7 @@ def test_follows_the_recursion_of_its_paper(name, trained):
 
 STEPS_OF = (7, 9, 5, 9)
 JOINING = ["gossip_pga", "decentlam", "local_sgd", "diloco", "noloco"]
+JOINING += ["decentralized", "diloco, streaming", "gasloc"]
 
 
 def train_unevenly():
@@ -334,16 +425,23 @@ def train_unevenly():
 
 def uneven(x, name):
     """Run the recursions above, but only ranks that have data take steps."""
-    matrices = {"noloco": bf.topology.RandomMatchings(RANKS).matrix}
-    every = 3 if name in ("local_sgd", "diloco", "noloco") else 1
+    if name == "diloco, streaming":
+        steps = streaming_diloco(x, steps_of=STEPS_OF)
+        # The last round begins with the last step here, and ends with the next one.
+        return next(itertools.islice(steps, 10, None))
+    matchings = bf.topology.RandomMatchings(RANKS).matrix
+    every = 3 if name in ("local_sgd", "diloco", "noloco", "gasloc") else 1
     # The ranks with the most data need one more round to learn that all have joined.
     done, rounds = np.zeros(RANKS, dtype=int), -(-max(STEPS_OF) // every) + 1
-    p, m = x, np.zeros_like(x)
+    p, m, y_old = x, np.zeros_like(x), x
     for number in range(rounds):
         for _ in range(every):
             active = (done < STEPS_OF)[:, None]
-            x = x - RATE * gradients(x) * active
+            mixed = MEAN @ x if name == "decentralized" else x
+            x = mixed - RATE * gradients(x) * active
             done = done + active[:, 0]
+        if name == "decentralized":
+            continue
         if name == "gossip_pga":
             x = (MEAN if number % 3 == 2 else W) @ x
         elif name == "local_sgd":
@@ -355,8 +453,12 @@ def uneven(x, name):
             outer = MEAN @ (p - x)
             m = 0.3 * m + outer
             x = p - 0.8 * (outer + 0.3 * m)
+        elif name == "gasloc":
+            y = p + 0.8 * (x - p)
+            x = y - 0.9 * (EYE - matchings(number)) @ y + 0.3 * (y - y_old)
+            y_old = y
         else:
-            matrix = matrices[name](number)
+            matrix = matchings(number)
             m = 0.3 * m + 0.8 * matrix @ (x - p) - 0.9 * (p - matrix @ p)
             x = p + m
         p = x

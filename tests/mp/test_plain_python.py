@@ -74,6 +74,7 @@ for operation in started:
 (summed,) = bf.synchronize(bf.grouped_allreduce_async([x]))
 assert torch.equal(summed, x)
 assert torch.equal(bf.sparse_allreduce(x.to_sparse()).to_dense(), x)
+assert torch.equal(bf.compressed_allreduce(x, bf.Compression.fp16), x)
 assert bf.neighbor_allgather(x).shape == (0, 2)
 assert bf.broadcast_object("a") == "a"
 assert bf.allgather_object("a") == ["a"]

@@ -31,7 +31,7 @@ def make_model() -> Any:
 
 
 def make_data() -> Any:
-    """Return the data set of all ranks."""
+    """Return the dataset of all ranks."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(RANKS * STEPS * 4, 6, generator=generator)
     return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.python_path import python_path
 
 _TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
 
@@ -225,6 +226,7 @@ def _start_sshd(
         "MaxStartups": "100",
         "PermitRootLogin": "yes",
         "PidFile": "none",
+        "SetEnv": f"PYTHONPATH={python_path()}",
         "StrictModes": "no",
         "UseDNS": "no",
         "UsePAM": "no",

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deadlines import JOB_S, wait_until
+from tests.support.python_path import python_path
 
 ROOT = Path(__file__).parents[2]
 # Every process of a job inherits this variable, also in another session.
@@ -56,7 +57,7 @@ class Launched:
         environment = {
             **os.environ,
             MARK: self.mark,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": python_path(ROOT),
             "TMPDIR": str(self._temporary),
             "PYTHONUNBUFFERED": "1",
             **(environ or {}),

@@ -12,9 +12,25 @@ from typing import Any
 import torch
 
 import bluecomm as bf
+from bluecomm.compression import E3M0
 
 # These average gradients or progress, so parameters that start apart stay apart.
-NOT_MIXING = ("diloco", "gradient_allreduce")
+NOT_MIXING = ("diloco", "diloco, streaming", "gradient_allreduce")
+
+# Options of algorithms; a name may end with a comma and a word for its case.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    # Less momentum, so that it decays within the steps.
+    "decentlam": {"momentum": 0.5},
+    "diloco, streaming": {
+        "num_steps_per_communication": 6,
+        "outer_lr": 1.0,
+        "outer_momentum": 0.0,
+        "fragments": 3,
+        "overlap": 1,
+        "mixing": 0.5,
+        "codec": E3M0(),
+    },
+}
 
 # A model and its optimizer.
 Pair = tuple[torch.nn.ParameterDict, torch.optim.SGD]
@@ -32,13 +48,11 @@ def make_optimizer(algorithm: str) -> Pair:
     )
     still = {"params": [model["ones"], model["ranks"]], "lr": 0.0}
     plain = torch.optim.SGD([still, {"params": [model["steps"]]}], lr=1.0)
-    # Less momentum, so that it decays within the steps.
-    settings = {"momentum": 0.5} if algorithm == "decentlam" else {}
     return model, bf.DistributedOptimizer(
         plain,
         named_parameters=model.named_parameters(),
-        algorithm=algorithm,
-        **settings,
+        algorithm=algorithm.partition(",")[0],
+        **_SETTINGS.get(algorithm, {}),
     )
 
 

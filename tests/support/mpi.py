@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.python_path import python_path
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "mpi"
 
@@ -108,7 +110,7 @@ def environment(**more: str) -> dict[str, str]:
         unavailable("mpi4py is not installed (pip install bluecomm[mpi])")
     return {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(ROOT),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         **more,

@@ -17,6 +17,7 @@ import ipyparallel
 from bfrun.notebook.profile import Profile
 from tests.support.deadlines import DEADLINE_S, JOB_S, wait_until
 from tests.support.launch import MARK, ROOT, marked_processes
+from tests.support.python_path import python_path
 
 
 class Notebook:
@@ -30,7 +31,7 @@ class Notebook:
     @property
     def environ(self) -> dict[str, str]:
         """The environment that marks its processes."""
-        return {**os.environ, MARK: self._mark, "PYTHONPATH": str(ROOT)}
+        return {**os.environ, MARK: self._mark, "PYTHONPATH": python_path(ROOT)}
 
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``ibfrun`` to its end; ``start`` ends once all engines serve."""

@@ -6,6 +6,7 @@ import torch
 
 import bluecomm as bf
 import bluecomm.compat.horovod as hvd
+from bluecomm.compression import HalfCast, TopK
 from bluecomm.runtime import current_communicator
 
 # No operation supports this type.
@@ -178,6 +179,14 @@ CASES = {
     "hierarchical_neighbor_allreduce": (
         lambda: bf.hierarchical_neighbor_allreduce(full(1, dtype=torch.int32)),
         lambda v: bf.hierarchical_neighbor_allreduce(full(v)),
+    ),
+    "compressed_allreduce": (
+        lambda: bf.compressed_allreduce(full(1.0), bf.Compression.none),
+        lambda v: bf.compressed_allreduce(full(v), HalfCast()),
+    ),
+    "codec of a piece": (
+        lambda: bf.compressed_allreduce(full(1.0), TopK(7)),
+        lambda v: bf.compressed_allreduce(full(v), HalfCast()),
     ),
     "sparse_allreduce": (
         lambda: bf.sparse_allreduce(full(1.0)),

@@ -24,6 +24,7 @@ import pytest
 from tests.support.deadlines import DEADLINE_S, JOB_S
 from tests.support.launch import ROOT
 from tests.support.ports import held_port
+from tests.support.python_path import python_path
 
 NODES = ("node1", "node2")
 CORES = 8
@@ -123,7 +124,7 @@ def make_slurm(folder: Path) -> Iterator[Slurm]:
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}:{_SYSTEM_PATH}"
     slurm.environ = {
         "SLURM_CONF": str(folder / "slurm.conf"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(ROOT),
         "PATH": path,
         "OMP_NUM_THREADS": "1",
     }

@@ -35,11 +35,14 @@ SPARING = ("late", "pause")
 # A rank that has left early has not failed.
 LEAVING = "leave"
 # With outer steps or momentum, parameters do not count steps.
-NOT_COUNTING = ("decentlam", "diloco", "noloco")
+NOT_COUNTING = ("decentlam", "diloco", "diloco, streaming", "noloco")
 # Each rank changes its graph in a round of its own, and values of neighbors are old.
 ASYNCHRONOUS = ("pull_get", "push_sum", "win_put")
 # These have no graph on which the ranks agree.
-WITHOUT_NEIGHBORS = (*NOT_MIXING, *ASYNCHRONOUS, "allreduce", "local_sgd")
+WITHOUT_NEIGHBORS = (
+    *(*NOT_MIXING, *ASYNCHRONOUS),
+    *("allreduce", "decentralized", "local_sgd"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 import bluecomm as bf
+from bluecomm.compression import E3M0
 from bluecomm.runtime.epochs.transaction import Transaction
 from bluecomm.runtime.epochs.transactions import Transactions
 from tests.support.launch import Launched
@@ -160,6 +161,16 @@ def main() -> None:
         averaging("local_sgd", num_steps_per_communication=2),
         averaging("diloco", num_steps_per_communication=3, outer_lr=1.0),
     ]
+    streaming = averaging(
+        "diloco",
+        num_steps_per_communication=4,
+        outer_lr=1.0,
+        fragments=2,
+        overlap=1,
+        mixing=0.5,
+        codec=E3M0(),
+        error_feedback=0.9,
+    )
     gradients, metrics = [], []
     for step in range(STEPS):
         if rank in victims and step == LOSS_AT:
@@ -169,7 +180,7 @@ def main() -> None:
         loss_of(model, -float(1 << rank)).backward()
         optimizer.step()
         gradients.append(round(model["large"][-1].item() - before))
-        for other, its_optimizer in others:
+        for other, its_optimizer in (*others, streaming):
             its_optimizer.zero_grad()
             loss_of(other, -float(1 << rank)).backward()
             its_optimizer.step()
@@ -185,6 +196,12 @@ def main() -> None:
             value.item().hex() for one in other.values() for value in one.unique()
         }
         print(f"values{number}:", *sorted(values), flush=True)
+    # The parameters themselves differ; those of the outer optimizer are equal.
+    state = streaming[1].state_dict()["bluecomm"]["algorithm"]["memory"]
+    for name in ("before", "momentum"):
+        tensors = state[name]
+        values = {v.item().hex() for one in tensors.values() for v in one.unique()}
+        print(f"{name}:", *sorted(values), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import torch
 
 from bluecomm.compression import MinMaxUInt8
 from bluecomm.ops.reduce_op import Adasum
 from bluecomm.ops.refusal import Operation
-from bluecomm.optim.algorithm import wait_for
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.coded_gradients import CodedGradients, sparse_error
+from bluecomm.optim.coded_gradients import CodedGradients
+from bluecomm.optim.dense_only import sparse_error
+from bluecomm.optim.failures import Failures
+from bluecomm.optim.machine_gradients import Machines, coded_gradients
 from bluecomm.optim.registry import register_algorithm
-from bluecomm.runtime import Handle
 
 
 @register_algorithm("bytegrad")
@@ -29,11 +27,17 @@ class ByteGrad(GradientAveraging):
 
     Rounding errors are not carried over to later steps, so the method has no state.
 
+    Args:
+        hierarchical: Whether the ranks of a machine first add their gradients in full
+            precision, so that only one rank of each machine encodes and sends to other
+            machines.
+
     Source:
         Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations",
         VLDB 2021, arXiv:2107.01499.
     """
 
+    works_in_backward = True
     # As in gradient_allreduce; a code is a quarter of a gradient.
     default_bucket_nbytes = 16 << 20
     honours = frozenset(
@@ -45,20 +49,24 @@ class ByteGrad(GradientAveraging):
         }
     )
 
-    def __init__(self) -> None:
+    def __init__(self, hierarchical: bool = False) -> None:
         super().__init__()
+        self._is_hierarchical = hierarchical
         self._coded: dict[Bucket, CodedGradients] = {}
-        self._first_halves: dict[Bucket, Handle[Any]] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)
         self._check(buckets)
         if self.follows_backward():
-            codec = MinMaxUInt8()
-            self._coded = {
-                bucket: CodedGradients(self.context, bucket, codec)
-                for bucket in buckets
-            }
+            self._coded = self._exchanges_of(buckets)
+
+    def _exchanges_of(self, buckets: Sequence[Bucket]) -> dict[Bucket, CodedGradients]:
+        context, codec = self.context, MinMaxUInt8()
+        machines = Machines.of(context) if self._is_hierarchical else None
+        return {
+            one: coded_gradients(context, one, codec, machines=machines)
+            for one in buckets
+        }
 
     def follows_backward(self) -> bool:
         # In a world of one the rank's own gradients are the mean.
@@ -85,36 +93,19 @@ class ByteGrad(GradientAveraging):
         for bucket in buckets:
             for slot in bucket.slots:
                 if id(slot.parameter) in self.context.sparse_parameters:
-                    raise sparse_error(slot.name)
+                    raise sparse_error("bytegrad", slot.name)
 
     def start(self, bucket: Bucket, *, is_active: bool) -> None:
-        coded = self._coded[bucket]
-        self._first_halves[bucket] = coded.start_pieces(is_active=is_active)
+        self._coded[bucket].start(is_active=is_active)
 
     def finish(self, *, is_active: bool) -> bool:
-        # The second halves start in the order of the buckets, which is the same on all
-        # ranks. If an exchange fails, the others end first.
-        first_halves, self._first_halves = self._first_halves, {}
-        second_halves: list[tuple[Bucket, Handle[torch.Tensor]]] = []
-        failures: list[Exception] = []
+        # If an exchange fails, the others end first.
+        failures = Failures()
         others_active = False
-        for bucket in (one for one in self.buckets if one in first_halves):
-            try:
-                active, handle = self._coded[bucket].start_results(first_halves[bucket])
-            except Exception as error:
-                failures.append(error)
+        for coded in self._coded.values():
+            if not coded.is_under_way:
                 continue
-            others_active |= active > 0
-            if handle is not None:
-                second_halves.append((bucket, handle))
-        for bucket, handle in second_halves:
-            try:
-                wait_for(handle)
-            except Exception as error:
-                failures.append(error)
-                continue
-            if is_active:
-                self._coded[bucket].finish()
-        if failures:
-            raise failures[0]
+            with failures.kept():
+                others_active |= coded.finish(is_active=is_active) > 0
+        failures.raise_first()
         return others_active

@@ -40,6 +40,7 @@ class GradientAllreduce(GradientAveraging):
         2021, arXiv:2006.02924.
     """
 
+    works_in_backward = True
     survives_losses = True
     admits_newcomers = True
     # The last bucket is sent when no computation is left to overlap with, so buckets
@@ -47,6 +48,7 @@ class GradientAllreduce(GradientAveraging):
     default_bucket_nbytes = 4 << 20
     honours = frozenset(
         {
+            "allreduce_algorithm",
             "backward_passes_per_step",
             "compression",
             "gradient_predivide_factor",
@@ -91,7 +93,7 @@ class GradientAllreduce(GradientAveraging):
         if self.context.comm.size == 1:
             return
         for bucket in self.buckets:
-            yield "allreduce", _name_of(bucket), None
+            yield "allreduce", name_of_gradients(bucket), None
             for position in sorted(bucket.gradients.sparse):
                 yield from self._sparse.refused(bucket, position)
 
@@ -139,9 +141,10 @@ class GradientAllreduce(GradientAveraging):
                 gradients.lengths,
                 op=context.options.op,
                 divisor=context.options.gradient_predivide_factor,
-                name=_name_of(bucket),
+                name=name_of_gradients(bucket),
                 process_set=context.comm,
                 output=output,
+                algorithm=context.options.allreduce_algorithm,
             )
         self._round.add(bucket, handle)
 
@@ -198,6 +201,6 @@ class GradientAllreduce(GradientAveraging):
         return int(counts.round().sum())
 
 
-def _name_of(bucket: Bucket) -> str:
+def name_of_gradients(bucket: Bucket) -> str:
     """Return the name of the exchange of a bucket's flat memory."""
     return f"{bucket.name}.gradients"

@@ -18,6 +18,7 @@ class GradientAveraging(Algorithm, abc.ABC):
     """
 
     flat_gradients = True
+    rebuckets = True
 
     def __init__(self) -> None:
         self.buckets: Sequence[Bucket] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -49,7 +49,7 @@ class GradientTracking(StatefulAveraging):
     honours = StatefulAveraging.honours | {"sparse_as_dense"}
     may_join = False
     # g_old and y; W y is scratch.
-    keeps: ClassVar[tuple[str, ...]] = ("gradient", "tracked")
+    keeps: tuple[str, ...] = ("gradient", "tracked")
     scratch = ("mixed",)
     shares = ("tracked", "mixed")
 

@@ -55,6 +55,7 @@ class OneSided(Algorithm):
     flat_parameters = True
     survives_losses = True
     has_windows = True
+    depends_on_speed = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
     zero_init: ClassVar[bool] = False
 

@@ -55,12 +55,15 @@ class ParameterAveraging(Algorithm):
         ValueError: ``order`` is something else.
     """
 
-    communication_type: ClassVar[CommunicationType]
+    communication_type: CommunicationType
     # Whether a round has an effect in a world of one, too.
     acts_alone: ClassVar[bool] = False
     # Whether a rank without gradients may take part in rounds.
     may_join: ClassVar[bool] = True
+    # Halves of flat memory: 2 if rounds send the parameters' own memory.
+    halves = 2
     flat_parameters = True
+    rebuckets = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
     def __init__(
@@ -92,16 +95,22 @@ class ParameterAveraging(Algorithm):
     def setup(self, buckets: Sequence[Bucket]) -> None:
         comm, settings = self.context.comm, self.context.settings
         settings.communication_type = self.communication_type
+        self._lay_out(buckets)
         for kind, exchange in EXCHANGES.items():
             self._exchanges[kind] = exchange(comm, settings, None)
         self._exchanges[self.communication_type] = self.make_exchange()
-        for bucket in buckets:
-            bucket.lay_out_parameters()
-        self._buckets = buckets
         self._survives = comm.world.members.survives_losses
         if self._survives:
             self._check_survives()
             self._agree_on_losses()
+
+    def rebucket(self, buckets: Sequence[Bucket]) -> None:
+        self._lay_out(buckets)
+
+    def _lay_out(self, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            bucket.lay_out_parameters(self.halves)
+        self._buckets = buckets
 
     # -- methods that algorithms override ----------------------------------------------
 
@@ -134,6 +143,37 @@ class ParameterAveraging(Algorithm):
         ``bucket.parameters.next`` holds the values that were sent.
         """
 
+    def buckets_of(self, round_number: int) -> Sequence[Bucket]:
+        """Return the buckets that a round sends. Default: all."""
+        return self._buckets
+
+    def send(self, bucket: Bucket, weights: Weights) -> Handle[torch.Tensor]:
+        """Start the operation of a bucket. Default: send the parameters themselves."""
+        self.before_round(bucket, weights)
+        values = bucket.parameters
+        values.lend()
+        with self._round.starting():
+            return self._exchanges[self._kind].start(
+                weights, values.current, values.next, name_of_exchange(bucket)
+            )
+
+    def receive(self, bucket: Bucket, result: torch.Tensor) -> None:
+        """Make the result of ``send`` the values of the parameters."""
+        self._report(bucket.parameters.exchange())
+        self.after_round(bucket)
+        self._is_first_step = True
+
+    def refused(
+        self, bucket: Bucket, exchange: Exchange, weights: Weights
+    ) -> Operation:
+        """Describe the operation of ``send``, which is not started."""
+        return exchange.refused(weights, name_of_exchange(bucket))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the round under way, if any, may end now. Default: always."""
+        return True
+
     # -- events -----------------------------------------------------------------------
 
     def before_forward(self, bucket: Bucket) -> None:
@@ -143,7 +183,7 @@ class ParameterAveraging(Algorithm):
     def before_step(self) -> None:
         if self._order == "cta" and self.context.schedule.is_due:
             self._start_all()
-        self._finish()
+        self._finish_if_ready()
         self._begin_steps()
 
     def after_step(self) -> None:
@@ -154,7 +194,7 @@ class ParameterAveraging(Algorithm):
     def settle(self, *, for_writing: bool) -> None:
         # Before a step of CTA the values are x, final, while peers may be reading them.
         if self._order == "atc" or for_writing:
-            self._finish()
+            self._finish_if_ready()
 
     @property
     def _has_rounds(self) -> bool:
@@ -173,47 +213,39 @@ class ParameterAveraging(Algorithm):
     def _start_all(self) -> None:
         if not self._has_started:
             # The next forward pass uses the parameters registered first.
-            for bucket in reversed(self._buckets):
+            for bucket in reversed(self.buckets_of(self.context.schedule.round)):
                 self._start(bucket)
 
     def _start(self, bucket: Bucket) -> None:
         if not self._has_started:
-            self._begin_round()
-        values = bucket.parameters
-        self._report(values.check())
+            self._begin_round(self.context.schedule.round)
+        self._report(bucket.parameters.check())
         if self._weights is None:
             return
-        self.before_round(bucket, self._weights)
-        values.lend()
-        exchange = self._exchanges[self._kind]
-        with self._round.starting():
-            handle = exchange.start(
-                self._weights, values.current, values.next, _name_of(bucket)
-            )
-        self._round.add(bucket, handle)
+        self._round.add(bucket, self.send(bucket, self._weights))
 
-    def _begin_round(self) -> None:
+    def _begin_round(self, number: int) -> None:
         """Fix the weights and type of communication for all buckets of a round."""
         context = self.context
         self._has_started = True
         self._weights = None
-        self._kind = self.kind_of(context.schedule.round)
+        self._kind = self.kind_of(number)
         if not self._has_rounds or self._kind is CommunicationType.empty:
             return
         if self._survives:
             self._check_kind()
         if self._regrouping is not None:
-            self._regroup(self._regrouping)
+            self._regroup(self._regrouping, number)
         if self._kind is CommunicationType.allreduce:
             self._round.begin_together(
                 context.comm,
                 f"{context.name}.parameters",
-                len(self._buckets),
+                len(self.buckets_of(number)),
                 in_background=True,
             )
         else:
             self._round.begin_apart()
-        self._weights = self._exchanges[self._kind].weights(context.schedule.round)
+        self._weights = self._exchanges[self._kind].weights(number)
         if self._uneven_inputs:
             active = torch.tensor([int(self._is_active)])
             self._counting = allreduce_nonblocking(
@@ -250,10 +282,9 @@ class ParameterAveraging(Algorithm):
                 f"{self.communication_type.name}, or leave the option out"
             )
 
-    def _regroup(self, regrouping: Regrouping) -> None:
+    def _regroup(self, regrouping: Regrouping, number: int) -> None:
         """Change to the graph of the ranks that are left if this round begins it."""
         context = self.context
-        number = context.schedule.round
         left = regrouping.begin_round(number)
         if left is None:
             return
@@ -273,14 +304,16 @@ class ParameterAveraging(Algorithm):
         if self._regrouping is not None:
             self._regrouping.close()
 
+    def _finish_if_ready(self) -> None:
+        if self.is_ready:
+            self._finish()
+
     def _finish(self) -> None:
         """Wait for the round and make its results the parameters' values."""
         counting, self._counting = self._counting, None
         results, _ = self._round.wait(), self._more.wait()
-        for bucket, _ in results:
-            self._report(bucket.parameters.exchange())
-            self.after_round(bucket)
-            self._is_first_step = True
+        for bucket, result in results:
+            self.receive(bucket, result)
         if counting is not None:
             self._active_ranks = int(counting.wait())
 
@@ -332,8 +365,8 @@ class ParameterAveraging(Algorithm):
         exchange = self._exchanges[self.kind_of(number)]
         weights = exchange.weights(number)
         yield "allreduce", self._name_of_count, None
-        for bucket in self._buckets:
-            yield exchange.refused(weights, _name_of(bucket))
+        for bucket in self.buckets_of(number):
+            yield self.refused(bucket, exchange, weights)
 
     def _check_join(self) -> None:
         """Raise if the algorithm cannot go on without this rank's data.
@@ -364,6 +397,6 @@ class ParameterAveraging(Algorithm):
         return f"{self.context.name}.active"
 
 
-def _name_of(bucket: Bucket) -> str:
+def name_of_exchange(bucket: Bucket) -> str:
     """Return the name of the exchange of a bucket."""
     return f"{bucket.name}.parameters"

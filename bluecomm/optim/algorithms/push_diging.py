@@ -123,8 +123,8 @@ class PushDIGing(GradientTracking):
     def begin(self, bucket: Bucket) -> None:
         self.memory.of("before", bucket).copy_(bucket.parameters.current)
 
-    def _begin_round(self) -> None:
-        super()._begin_round()
+    def _begin_round(self, number: int) -> None:
+        super()._begin_round(number)
         if self._weights is None:
             return
         self._tracking_weights = self._weights

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
+
 from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.buckets.bucket_state import BucketState
@@ -20,16 +22,31 @@ class StatefulAveraging(ParameterAveraging):
 
     # Names of the tensors that are kept between rounds, of those needed within a round
     # only, and of those, of both kinds, that peers read.
-    keeps: ClassVar[tuple[str, ...]]
+    keeps: tuple[str, ...]
     scratch: ClassVar[tuple[str, ...]] = ()
     shares: ClassVar[tuple[str, ...]] = ()
+    # Their type where the parameters have a narrower one. None: that of the parameters.
+    at_least: ClassVar[torch.dtype | None] = None
 
     memory: BucketState
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)
+        self._make_memory(buckets)
+
+    def rebucket(self, buckets: Sequence[Bucket]) -> None:
+        kept = self.memory.state_dict()
+        super().rebucket(buckets)
+        self._make_memory(buckets)
+        self.memory.load_state_dict(kept)
+
+    def _make_memory(self, buckets: Sequence[Bucket]) -> None:
         self.memory = BucketState(
-            buckets, self.keeps, scratch=self.scratch, shared=self.shares
+            buckets,
+            self.keeps,
+            scratch=self.scratch,
+            shared=self.shares,
+            at_least=self.at_least,
         )
 
     def state_dict(self) -> dict[str, Any]:

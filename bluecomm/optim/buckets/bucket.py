@@ -53,7 +53,7 @@ class Bucket:
         self._parameters = ParameterViews(self.slots, self.numel, halves)
 
     def lay_out_gradients(
-        self, counters: int, sparse: Iterable[int] | None = None, halves: int = 1
+        self, counters: int = 0, sparse: Iterable[int] | None = None, halves: int = 1
     ) -> None:
         """Allocate flat memory for gradients.
 

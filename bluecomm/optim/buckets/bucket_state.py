@@ -21,6 +21,8 @@ class BucketState:
         kept: Names of the tensors that checkpoints contain.
         scratch: Names of the tensors that checkpoints leave out.
         shared: The names, of both kinds, whose tensors peers read.
+        at_least: The type of tensors whose parameters have a narrower one. Default:
+            that of the parameters.
     """
 
     def __init__(
@@ -30,19 +32,27 @@ class BucketState:
         *,
         scratch: Sequence[str] = (),
         shared: Sequence[str] = (),
+        at_least: torch.dtype | None = None,
     ) -> None:
         self._kept = tuple(kept)
+        self._at_least = at_least
         self._flats = {
             name: {
                 bucket: (
-                    shared_empty(bucket.numel, bucket.dtype).zero_()
+                    shared_empty(bucket.numel, self.dtype_for(bucket)).zero_()
                     if name in shared
-                    else torch.zeros(bucket.numel, dtype=bucket.dtype)
+                    else torch.zeros(bucket.numel, dtype=self.dtype_for(bucket))
                 )
                 for bucket in buckets
             }
             for name in (*kept, *scratch)
         }
+
+    def dtype_for(self, bucket: Bucket) -> torch.dtype:
+        """Return the type of the tensors of a bucket."""
+        if self._at_least is None:
+            return bucket.dtype
+        return torch.promote_types(bucket.dtype, self._at_least)
 
     def of(self, name: str, bucket: Bucket) -> torch.Tensor:
         """Return the flat tensor itself."""
@@ -55,14 +65,7 @@ class BucketState:
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return copies: tensor name to parameter name to tensor."""
-        return {
-            name: {
-                slot.name: slot.view_of(flat).clone()
-                for bucket, flat in self._flats[name].items()
-                for slot in bucket.slots
-            }
-            for name in self._kept
-        }
+        return {name: by_parameter(self._flats[name]) for name in self._kept}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Copy in a state that ``state_dict`` returned; missing names become zero.
@@ -71,14 +74,41 @@ class BucketState:
             ValueError: A name lacks some of the parameters.
         """
         for name in self._kept:
-            kept = state.get(name, {})
-            for bucket, flat in self._flats[name].items():
+            for flat in self._flats[name].values():
                 flat.zero_()
-                for slot in bucket.slots if kept else ():
-                    if slot.name not in kept:
-                        raise ValueError(
-                            f"the state {name!r} of the algorithm has nothing for the "
-                            f"parameter {slot.name!r}, only for {sorted(kept)}; load a "
-                            "checkpoint of the same model"
-                        )
-                    slot.view_of(flat).copy_(kept[slot.name])
+            if kept := state.get(name):
+                fill_by_parameter(name, self._flats[name], kept)
+
+
+def by_parameter(flats: Mapping[Bucket, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies of the parts of flat tensors, by the names of the parameters."""
+    return {
+        slot.name: slot.view_of(flat).clone()
+        for bucket, flat in flats.items()
+        for slot in bucket.slots
+    }
+
+
+def fill_by_parameter(
+    name: str, flats: Mapping[Bucket, torch.Tensor], kept: Mapping[str, torch.Tensor]
+) -> None:
+    """Copy what ``by_parameter`` returned into flat tensors.
+
+    Args:
+        name: Name of the tensors, for errors.
+        flats: A flat tensor for each bucket. Elements that belong to no parameter stay
+            as they are.
+        kept: Tensors by the names of the parameters.
+
+    Raises:
+        ValueError: A parameter has no tensor.
+    """
+    for bucket, flat in flats.items():
+        for slot in bucket.slots:
+            if slot.name not in kept:
+                raise ValueError(
+                    f"the state {name!r} of the algorithm has nothing for the "
+                    f"parameter {slot.name!r}, only for {sorted(kept)}; load a "
+                    "checkpoint of the same model"
+                )
+            slot.view_of(flat).copy_(kept[slot.name])

@@ -7,6 +7,7 @@ are checked before each use.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -100,6 +101,11 @@ class GradientViews:
         return self._current.counters
 
     @property
+    def both_flags(self) -> torch.Tensor:
+        """``flags``, and then ``sparse_flags``."""
+        return self._current.both_flags
+
+    @property
     def flags(self) -> torch.Tensor:
         """For each parameter, whether it has a gradient."""
         return self._current.flags
@@ -147,6 +153,10 @@ class GradientViews:
     def clear(self) -> None:
         """Zero the flat memory; the parameters' gradients are left alone."""
         self.flat.zero_()
+
+    def fill_with_nan(self, position: int) -> None:
+        """Replace the flat values of one parameter by NaN."""
+        self._current.views[position].fill_(math.nan)
 
     def hand_out(self) -> None:
         """Give each parameter its view, or ``None`` where no rank had a gradient.

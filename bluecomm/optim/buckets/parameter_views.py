@@ -72,8 +72,8 @@ class ParameterViews:
         """Record the parameters' versions; peers read ``current`` from now on."""
         self._versions = [slot.parameter._version for slot in self._slots]
 
-    def exchange(self) -> list[str]:
-        """Make ``next`` the values of the parameters; return names as check() does.
+    def take_back(self) -> None:
+        """End what ``lend`` has begun.
 
         Raises:
             RuntimeError: A parameter was changed in place while it was lent.
@@ -86,6 +86,14 @@ class ParameterViews:
                     "optimizer.synchronize() before code that changes parameters "
                     "outside optimizer.step()."
                 )
+
+    def exchange(self) -> list[str]:
+        """Make ``next`` the values of the parameters; return names as check() does.
+
+        Raises:
+            RuntimeError: A parameter was changed in place while it was lent.
+        """
+        self.take_back()
         old_views = self._views[self._now]
         self._now = 1 - self._now
         adopted = []

@@ -44,6 +44,10 @@ class SymmetricExchange(NeighborExchange):
         is_lazy: Whether to use ``(I + W) / 2``.
         lowest: All eigenvalues of ``W`` must be above this value.
 
+    Attributes:
+        description: The graph of the last round, in words that are equal only for equal
+            graphs and weights.
+
     Raises:
         TypeError: ``topology`` is something else.
         ValueError: ``topology`` changes from round to round, or has another number of
@@ -67,6 +71,7 @@ class SymmetricExchange(NeighborExchange):
         self._given = None if topology is None else self._check_static(topology)
         self._known: Topology | None = None
         self._weights: Weights | None = None
+        self.description = ""
 
     def obstacle_to_growth(self, size: int) -> str:
         in_force = self._comm.topology
@@ -108,6 +113,7 @@ class SymmetricExchange(NeighborExchange):
             self._known = in_force
             schedule = self._given or self._of(in_force)
             self._weights = self._resolve(schedule)
+            self.description = repr(schedule)
         return self._weights
 
     def _schedule_for(self, left: Sequence[int]) -> TopologySchedule:

@@ -107,6 +107,20 @@ class _Probed:
         return count
 
 
+def state_of_a_step(optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
+    """Return the state that steps give a parameter; empty if none can be taken.
+
+    The optimizer and its parameters are left alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        try:
+            probed = _Probed(optimizer, _different(optimizer.param_groups)[:1])
+            probed.train()
+            return next(iter(probed.optimizer.state.values()), {})
+        except Exception:
+            return {}
+
+
 def check_elementwise(
     optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]
 ) -> dict[str, bool]:
@@ -136,6 +150,9 @@ def check_elementwise(
 def _refusal(
     optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]
 ) -> tuple[str, dict[str, bool]]:
+    # A class may state an obstacle that a few steps would not show.
+    if obstacle := getattr(optimizer, "obstacle_to_fusion", ""):
+        return str(obstacle), {}
     if any(group.get("differentiable") for group in groups):
         return "differentiable=True makes the step part of autograd's graph", {}
     if any(

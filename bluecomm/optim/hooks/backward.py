@@ -69,6 +69,12 @@ class BackwardTracker:
                 handle.remove()
         self._hooked.clear()
 
+    def rebucket(self, buckets: Sequence[Bucket]) -> None:
+        """Follow other buckets of the same parameters; call it between two steps."""
+        self.close()
+        self._buckets = tuple(buckets)
+        self.watch_parameters()
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Let backward passes accumulate gradients without communication."""

@@ -15,7 +15,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# A tensor in a state dict -> the parameter of which it has the values.
+from bluecomm.optim.local_parameters import is_local
+
+# A tensor in a state dict -> the parameter or local buffer of which it has the values.
 _origins = WeakTensorKeyDictionary()
 _copies = contextvars.ContextVar("copies", default=True)
 
@@ -96,7 +98,10 @@ def without_copies() -> Iterator[None]:
 
 
 class _AfterStateDict(_Hook):
-    """Copies a module's own parameters, since saving a view saves its whole bucket."""
+    """Copies a module's own parameters, since saving a view saves its whole bucket.
+
+    Remembers the parameters, and the buffers that are local.
+    """
 
     def __call__(
         self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
@@ -114,10 +119,14 @@ class _AfterStateDict(_Hook):
                 if _copies.get():
                     value = state[prefix + name] = value.detach().clone()
                 _origins[value] = parameter
+        for name, buffer in module._buffers.items():
+            value = state.get(prefix + name)
+            if buffer is not None and is_local(buffer) and value is not None:
+                _origins[value] = buffer
 
 
 def origin_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the parameter of which a state dict has the values, or the tensor."""
+    """Return the tensor of a model whose values a state dict has, or the tensor."""
     origin: torch.Tensor = _origins.get(tensor, tensor)  # type: ignore[no-untyped-call]
     return origin
 

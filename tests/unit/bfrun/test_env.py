@@ -86,6 +86,26 @@ def test_with_verbose_ranks_say_what_they_decide_unless_told_otherwise():
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {}),
+        ({"autotune": True}, {"": "1"}),
+        ({"autotune_file": "f.json"}, {"": "1", "_FILE": "f.json"}),
+        ({"autotune_plot": "p.png"}, {"": "1", "_PLOT": "p.png"}),
+    ],
+)
+def test_options_of_autotuning_become_variables(settings, expected):
+    prefix = "BLUECOMM_AUTOTUNE"
+    got = rank_environment(LaunchConfig(command=("x",), **settings), PLACEMENT, {})
+    found = {name: value for name, value in got.items() if name.startswith(prefix)}
+    assert found == {prefix + name: value for name, value in expected.items()}
+    # A file in the environment is used only by jobs that are to be tuned.
+    environ = {f"{prefix}_FILE": "other"}
+    got = rank_environment(LaunchConfig(command=("x",)), PLACEMENT, environ)
+    assert prefix not in got
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "OMPI_COMM_WORLD_RANK",

@@ -71,9 +71,13 @@ def test_all_lists_every_public_name():
         for name, value in vars(bf).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert public | {"__version__", "elastic", "topology", "topology_util"} == set(
-        bf.__all__
-    )
+    assert public | {
+        "__version__",
+        "data",
+        "elastic",
+        "topology",
+        "topology_util",
+    } == set(bf.__all__)
     assert bf.__all__ == sorted(set(bf.__all__))
 
 

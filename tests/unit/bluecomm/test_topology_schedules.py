@@ -19,6 +19,7 @@ from bluecomm.topology import (
     spectral_gap,
 )
 from bluecomm.topology.names import SCHEDULES
+from bluecomm.topology.traffic import traffic_of
 
 # Each for any number of ranks, or for the largest possible one that is not above it.
 ALL = {
@@ -32,7 +33,7 @@ ALL = {
     "InnerOuterExponential:4": lambda n: topology.InnerOuterExponential(4 * n, 4),
     "OnePeer": lambda n: OnePeer(topology.RingGraph(n, connect_style=2)),
 }
-MATCHINGS = ["OnePeerHypercube", "BaseGraph", "RandomMatchings"]
+MATCHINGS = ["OnePeerHypercube", "BaseGraph", "RandomMatchings", "ShiftOne"]
 SIZES = st.integers(1, 40)
 
 
@@ -149,11 +150,62 @@ def test_random_matchings_follow_their_seed_and_halve_the_variance():
     assert eigenvalues[:-1].mean() == pytest.approx(expected, abs=0.02)
 
 
+def shift_one_of_bagua(ranks, number, rank):
+    """Return the peer as Bagua 0.9.2 chooses it, for even numbers of ranks."""
+    half = ranks // 2
+    if rank < half:
+        return half + (number + rank) % half
+    return (rank - half - number) % half
+
+
+@pytest.mark.parametrize("size", range(2, 17, 2))
+def test_shift_one_has_the_peers_of_bagua(size):
+    schedule = topology.ShiftOne(size)
+    for number in range(3 * size):
+        for rank in range(size):
+            peer = shift_one_of_bagua(size, number, rank)
+            assert schedule.partner(number, rank) == peer
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_shift_one_lets_each_lower_rank_meet_each_upper_rank_once(size):
+    schedule, half = topology.ShiftOne(size), -(-size // 2)
+    met, alone = [], []
+    for number in range(half):
+        partners = [schedule.partner(number, rank) for rank in range(size)]
+        resting = [rank for rank, partner in enumerate(partners) if partner is None]
+        assert len(resting) == size % 2
+        alone += resting
+        met += [(rank, partners[rank]) for rank in range(half) if rank not in resting]
+    everyone = [(low, high) for low in range(half) for high in range(half, size)]
+    assert sorted(met) == everyone
+    assert sorted(alone) == (list(range(half)) if size % 2 else [])
+    assert repr(schedule.resized(size + 1)) == f"ShiftOne({size + 1})"
+
+
+@pytest.mark.parametrize("ranks", [[4, 4, 4, 4], [1, 3, 2], [5, 1], [7]])
+def test_weighted_matchings_keep_the_average_over_ranks(ranks):
+    matchings = topology.ShiftOne(len(ranks))
+    schedule = topology.WeightedMatchings(matchings, ranks)
+    counts = np.array(ranks, dtype=float)
+    for number in range(4):
+        matrix = schedule.matrix(number)
+        np.testing.assert_allclose(counts @ matrix, counts)
+        np.testing.assert_allclose(matrix.sum(axis=1), 1)
+        assert ((matrix > 0) == (matchings.matrix(number) > 0)).all()
+    assert schedule.is_doubly_stochastic == (len(set(ranks)) == 1)
+    product = np.eye(len(ranks))
+    for number in range(60):
+        product = schedule.matrix(number) @ product
+    np.testing.assert_allclose(product, [counts / counts.sum()] * len(ranks), atol=1e-6)
+    assert repr(schedule) == f"WeightedMatchings(ShiftOne({len(ranks)}), {ranks})"
+
+
 @pytest.mark.parametrize("local_size", [2, 3, 4])
 def test_inner_outer_sends_one_tensor_per_machine_and_round(local_size):
     schedule = topology.InnerOuterExponential(4 * local_size, local_size)
     machine_of = [rank // local_size for rank in range(schedule.size)]
-    traffic = topology.traffic.traffic_of(schedule, machine_of, schedule.period)
+    traffic = traffic_of(schedule, machine_of, schedule.period)
     assert traffic.card_mean == 1
     assert traffic.card_most == (2 if local_size == 2 else 1)
     assert traffic.rank_most == traffic.rank_mean == 1
@@ -254,6 +306,16 @@ def test_gaps():
         (lambda: topology.OnePeerHypercube(6), ValueError, "power of 2"),
         (lambda: BaseGraph(4, k=0), ValueError, "k must be at least 1"),
         (lambda: topology.RandomMatchings(4, seed=-1), ValueError, "seed must be at"),
+        (
+            lambda: topology.WeightedMatchings(topology.ShiftOne(3), [1, 2]),
+            ValueError,
+            r"each of the 3 nodes of ShiftOne\(3\), got 2",
+        ),
+        (
+            lambda: topology.WeightedMatchings(topology.ShiftOne(2), [1, 0]),
+            ValueError,
+            "ranks must be at least 1, got 0",
+        ),
         (lambda: topology.InnerOuterRing(7, 2), ValueError, "a multiple of local_size"),
         (lambda: StaticTopology("ring"), TypeError, r"must be a networkx\.DiGraph"),
     ],

@@ -12,6 +12,7 @@ from bfrun.agent.mpi_rank import (
     encode_report,
     rank_environment,
 )
+from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import ROOT
 
 MARK = "--mark--"
@@ -23,7 +24,7 @@ def run(*command, environ=None, gpus_per_rank=0):
     done = subprocess.run(
         [sys.executable, "-c", body, MARK, *command],
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE_S,
         check=False,
         cwd=ROOT,
         env={**os.environ, **(environ or {})},

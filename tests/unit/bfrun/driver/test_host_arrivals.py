@@ -240,6 +240,19 @@ def test_a_lost_agent_is_told_and_its_host_tried_again(bench):
     assert bench.arrivals.is_due(A)
 
 
+def test_a_check_that_fails_after_its_host_is_named_no_longer_is_not_told(bench):
+    bench.survey.answers[A] = LaunchError("host 'a': it has no torch")
+    bench.add(A)
+    bench.now = 10.0
+    bench.survey.may_answer.clear()
+    bench.begin(A)
+    bench.arrivals.keep([B])
+    bench.survey.may_answer.set()
+    bench.arrivals._thread.join(DEADLINE_S)
+    assert bench.arrivals.take() == []
+    assert len(bench.said) == 1, bench.said
+
+
 def test_the_end_of_the_job_during_a_check_starts_no_agent(bench):
     bench.survey.may_answer.clear()
     bench.begin(A)

@@ -46,7 +46,16 @@ def test_a_host_that_is_named_again_is_tried_at_once(retries):
     assert not retries.is_due(A, 1.0)
     retries.keep([])
     assert retries.is_due(A, 1.0)
+    retries.keep([A])
     assert retries.failed(A, "no route", 1.0) == FIRST_WAIT_S
+
+
+def test_a_failure_of_a_host_that_is_no_longer_named_is_not_told(retries):
+    retries.keep([A])
+    retries.failed(A, "no route", 0.0)
+    retries.keep([Host("b", 1)])
+    assert retries.failed(A, "no route", 10.0) is None
+    assert retries.is_due(A, 10.0)
 
 
 @pytest.mark.parametrize(("lived_s", "wait_s"), [(1.0, 20.0), (300.0, 10.0)])

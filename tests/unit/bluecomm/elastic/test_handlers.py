@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.compression import E3M0
 from bluecomm.elastic.group import current_group
 from bluecomm.elastic.handlers import handler_of
 from bluecomm.optim.ownership import owners_of
@@ -16,12 +17,12 @@ def world():
     bf.shutdown()
 
 
-def momentum_after_sync(algorithm):
+def momentum_after_sync(algorithm, **options):
     """Return the momentum of an algorithm before and after the optimizer is sent."""
     model = torch.nn.Linear(2, 1)
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = bf.DistributedOptimizer(
-        plain, model, algorithm=algorithm, num_steps_per_communication=1
+        plain, model, algorithm=algorithm, num_steps_per_communication=1, **options
     )
     model(torch.ones(2)).sum().backward()
     optimizer.step()
@@ -42,8 +43,12 @@ def test_the_outer_optimizer_is_handed_over(algorithm):
     assert torch.equal(before, after)
 
 
-def test_what_belongs_to_all_ranks_together_begins_anew():
-    _, after = momentum_after_sync("decentlam")
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("decentlam", {}), ("diloco", {"codec": E3M0(), "error_feedback": 0.9})],
+)
+def test_what_belongs_to_all_ranks_together_begins_anew(algorithm, options):
+    _, after = momentum_after_sync(algorithm, **options)
     assert torch.equal(after, torch.zeros(1, 2))
 
 

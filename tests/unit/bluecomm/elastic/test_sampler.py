@@ -127,5 +127,5 @@ def test_a_state_goes_on_among_another_number_of_ranks(monkeypatch):
 
 
 def test_a_data_set_without_a_length_is_refused():
-    with pytest.raises(TypeError, match=r"the data set \(generator\) has no length"):
+    with pytest.raises(TypeError, match=r"the dataset \(generator\) has no length"):
         ElasticSampler(index for index in range(3))

@@ -22,21 +22,33 @@ from bluecomm.lightning.bagua import read_arguments
         (
             "bytegrad",
             {"hierarchical": True, "average": False},
-            ("bytegrad", {"op": bf.Sum}),
+            ("bytegrad", {"op": bf.Sum, "hierarchical": True}),
         ),
-        ("decentralized", {}, ("allreduce", {})),
+        ("qadam", {"hierarchical": True}, ("qadam", {"hierarchical": True})),
+        ("decentralized", {}, ("decentralized", {})),
+        (
+            "async",
+            {"peer_selection_mode": "all", "flatten": True, "sync_interval_ms": 5},
+            ("async", {"sync_interval_ms": 5}),
+        ),
+        ("async", {"warmup_steps": 3}, ("async", {"warmup_steps": 3})),
+        (
+            "low_precision_decentralized",
+            {"hierarchical": True, "communication_interval": 2},
+            ("low_precision_decentralized", {"num_steps_per_communication": 2}),
+        ),
         (
             "decentralized",
             {"peer_selection_mode": "shift_one", "communication_interval": 4},
             (
-                "hierarchical_neighbor_allreduce",
-                {"topology": "one_peer", "num_steps_per_communication": 4},
+                "decentralized",
+                {"peer_selection_mode": "shift_one", "num_steps_per_communication": 4},
             ),
         ),
         (
             "decentralized",
-            {"peer_selection_mode": "shift_one", "hierarchical": False},
-            ("neighbor_allreduce", {"topology": "one_peer"}),
+            {"hierarchical": False, "flatten": False},
+            ("decentralized", {"hierarchical": False}),
         ),
     ],
 )
@@ -47,11 +59,8 @@ def test_known_arguments(algorithm, options, expected):
 @pytest.mark.parametrize(
     ("algorithm", "options", "said"),
     [
-        ("qadam", {}, "no equivalent of Bagua's 'qadam'; use 'bytegrad' with AdamW"),
-        ("async", {"sync_interval_ms": 5}, "use 'win_put' or 'push_sum'"),
-        ("low_precision_decentralized", {}, "use 'neighbor_allreduce'"),
+        ("async", {"peer_selection_mode": "one"}, "must be 'all', got 'one'"),
         ("decentralized", {"track_peer_weights": True}, "nothing"),
-        ("decentralized", {"peer_selection_mode": "one"}, "'all' or 'shift_one', got"),
         ("extra", {"average": True}, "average are arguments of Bagua's"),
         (
             "gradient_allreduce",

@@ -8,15 +8,20 @@ import torch
 import bluecomm as bf
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.bucket_state import BucketState
+from dist_optimizer import WITH_ADAM, WITH_QADAM
 from tests.support.logistic import Logistic, data_of, start_of
 
 PAGE = (Path(__file__).parents[4] / "docs" / "methods.md").read_text()
 
 
-def train(sgd_momentum=0.0, **options):
+def train(sgd_momentum=0.0, kind="sgd", **options):
     """Return the parameters after five steps."""
     model = Logistic(start_of(0))
     optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=sgd_momentum)
+    if kind == "adam":
+        optimizer = torch.optim.Adam(model.parameters(), 0.3)
+    if kind == "qadam":
+        optimizer = bf.QAdam(model.parameters(), 0.3, warmup_steps=2)
     if options:
         optimizer = bf.DistributedOptimizer(optimizer, model, **options)
     features, labels = (torch.as_tensor(each) for each in data_of(0))
@@ -36,14 +41,32 @@ PLAIN = {
         "outer_momentum": 0.0,
         "num_steps_per_communication": 1,
     },
+    "gasloc": {"outer_lr": 1.0, "outer_momentum": 0.0},
     "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "quorum_diloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "sparse_loco": {"num_steps_per_communication": 1},
 }
 
 
-@pytest.mark.parametrize("name", bf.algorithm_names())
+# It changes each step, also in a world of one.
+OWN_RULE = "demo"
+
+
+@pytest.mark.parametrize("name", sorted({*bf.algorithm_names()} - {OWN_RULE}))
 def test_one_rank_trains_like_the_plain_optimizer(world, name):
-    got = train(algorithm=name, **PLAIN.get(name, {}))
-    torch.testing.assert_close(got, train())
+    kind = "qadam" if name in WITH_QADAM else "adam" if name in WITH_ADAM else "sgd"
+    got = train(algorithm=name, kind=kind, **PLAIN.get(name, {}))
+    torch.testing.assert_close(got, train(kind=kind))
+
+
+def test_demo_takes_signs_in_a_world_of_one(world):
+    got = train(algorithm=OWN_RULE, k=4)
+    start, rates = torch.as_tensor(start_of(0)), 5 * 0.3
+    # All coefficients are sent, so the momentum is the last gradient.
+    steps = (got - start) / 0.3
+    torch.testing.assert_close(steps, steps.round())
+    assert (got - start).abs().max() <= rates + 1e-9
+    assert not torch.allclose(got, train())
 
 
 def test_outer_momentum_works_in_a_world_of_one(world):

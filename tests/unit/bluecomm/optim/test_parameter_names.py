@@ -2,7 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from bluecomm.optim.parameter_names import as_models, module_parameters, name_parameters
+from bluecomm.optim.parameter_names import (
+    as_models,
+    exchanged,
+    module_parameters,
+    name_parameters,
+)
 
 
 def sgd(parameters):
@@ -61,8 +66,9 @@ def test_duplicates_are_errors(make, text):
 def test_shared_memory_is_an_error():
     first = nn.Parameter(torch.ones(4))
     second = nn.Parameter(first.data[2:])
+    named = name_parameters(sgd([first, second]), [], None)
     with pytest.raises(ValueError, match=r"'param.0.0' and 'param.0.1' share memory"):
-        names(sgd([first, second]))
+        exchanged(named)
 
 
 @pytest.mark.parametrize(
@@ -74,15 +80,19 @@ def test_shared_memory_is_an_error():
 )
 def test_unsupported_parameters_are_errors(parameter, error, text):
     parameter = nn.Parameter(parameter, requires_grad=False)
+    named = name_parameters(sgd([parameter]), [], None)
     with pytest.raises(error, match=text):
-        names(sgd([parameter]))
+        exchanged(named)
+    parameter.expert = True
+    assert exchanged(named) == []
 
 
-def test_integers_are_left_out():
+def test_integers_are_not_exchanged():
     weight = nn.Parameter(torch.ones(1))
     count = nn.Parameter(torch.ones(1, dtype=torch.int64), requires_grad=False)
     flag = nn.Parameter(torch.ones(1, dtype=torch.bool), requires_grad=False)
-    assert names(sgd([count, weight, flag])) == ["param.0.1"]
+    named = name_parameters(sgd([count, weight, flag]), [], None)
+    assert [name for name, _ in exchanged(named)] == ["param.0.1"]
 
 
 @pytest.mark.parametrize("model", [3, [nn.Linear(1, 1), 3], iter([])])

@@ -14,17 +14,24 @@ def test_released_names_stay():
     released = {
         *(
             "allreduce",
+            "async",
             "bytegrad",
+            "choco",
             "d2",
             "decentlam",
+            "desloc",
+            "decentralized",
+            "demo",
             "diloco",
             "exact_diffusion",
             "extra",
         ),
         *("gossip_pga", "gradient_allreduce", "gradient_tracking"),
         *("hierarchical_neighbor_allreduce", "local", "local_sgd"),
+        *("gasloc", "low_precision_decentralized"),
         *("momentum_tracking", "neighbor_allreduce", "noloco", "pull_get"),
-        *("push_diging", "push_sum", "win_put"),
+        *("push_diging", "onebit_adam", "push_sum", "qadam", "win_put"),
+        *("powersgd", "quorum_diloco", "sparse_loco", "zero_one_adam"),
     }
     assert released <= set(algorithm_names())
     assert algorithm_names() == sorted(algorithm_names())
@@ -60,7 +67,18 @@ def test_only_algorithms_are_registered():
 
 def test_algorithms_whose_ranks_must_be_equal_do_not_train_apart():
     apart = names_that_train_apart()
+    neighbors = {"choco", "gasloc", "low_precision_decentralized"}
+    assert neighbors.isdisjoint(names_that_survive_losses())
     assert "neighbor_allreduce" in apart
     assert {"gradient_allreduce", "diloco", "gossip_pga", "push_sum"}.isdisjoint(apart)
     assert set(apart) <= set(names_that_survive_losses())
-    assert "bytegrad" not in names_that_survive_losses()
+    assert {
+        "async",
+        "bytegrad",
+        "demo",
+        "onebit_adam",
+        "qadam",
+        "quorum_diloco",
+        "sparse_loco",
+        "zero_one_adam",
+    }.isdisjoint(names_that_survive_losses())

@@ -1,0 +1,286 @@
+"""Base of the algorithms whose neighbors exchange codes of differences."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bfrun.wording import format_ranks
+from bluecomm.compression import Codec
+from bluecomm.errors import MismatchError
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.ops.refusal import Operation, told
+from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.coded_differences import (
+    CodedDifferences,
+    PublishedChange,
+    StateRound,
+)
+from bluecomm.optim.exchanges.exchange import Exchange
+from bluecomm.optim.exchanges.symmetric import SymmetricExchange
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import name_of
+from bluecomm.runtime import Handle, parameters
+from bluecomm.runtime.handle import MappedHandle
+
+
+class CodedAveraging(StatefulAveraging, abc.ABC):
+    """Neighbors publish tensors by codes of their changes, after the user's step.
+
+    The state is zero at first. The first round sends the whole difference, which is
+    then the value, in full precision: so copies start right, even if the parameters of
+    the ranks differ. The same round begins a new state on all ranks after the weights
+    of the graph have changed. Later rounds send codes.
+
+    A difference with an infinity or a NaN, or too large for the codec, is sent and
+    added by nobody. The sender and its neighbors raise an error at the end of the
+    round, and their states still belong together.
+
+    Args:
+        codec: Encodes the differences.
+        uneven_inputs: Let ranks ``join`` when they run out of data.
+    """
+
+    communication_type = CommunicationType.neighbor_allreduce
+    # float16 and bfloat16 would lose small changes.
+    at_least = torch.float32
+
+    def __init__(
+        self,
+        codec: Codec,
+        *,
+        topology: object = None,
+        uneven_inputs: bool = False,
+    ) -> None:
+        if not isinstance(codec, Codec):
+            raise TypeError(
+                "codec must be a codec of bluecomm.compression, such as ScaledSign(), "
+                f"got {codec!r}"
+            )
+        super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
+        self._codec = codec
+        self._coded: dict[Bucket, CodedDifferences] = {}
+        self._graph: SymmetricExchange
+        self._progress = StateRound(0, 0)
+        # The runs of the neighbors, and the graph, whose changes the state contains.
+        self._runs: dict[int, int] = {}
+        self._mixed_by = ""
+        self._is_under_way = False
+        # Names of the parameters that could not be encoded, and the ranks that sent
+        # them.
+        self._not_finite: dict[str, list[int]] = {}
+
+    # -- methods that algorithms override ----------------------------------------------
+
+    @abc.abstractmethod
+    def difference(self, bucket: Bucket, current: torch.Tensor) -> torch.Tensor:
+        """Return what this rank is to send.
+
+        Args:
+            bucket: The bucket.
+            current: Its parameters after the user's step, in the type of the state;
+                must not be changed.
+        """
+
+    @abc.abstractmethod
+    def add_own(self, bucket: Bucket, weight: float, change: torch.Tensor) -> None:
+        """Add the difference that this rank has sent, as all ranks decode it."""
+
+    @abc.abstractmethod
+    def add_neighbor(
+        self, bucket: Bucket, member: int, weight: float, change: torch.Tensor
+    ) -> None:
+        """Add the difference that a neighbor has sent, as all ranks decode it."""
+
+    @abc.abstractmethod
+    def combined(self, bucket: Bucket, current: torch.Tensor) -> torch.Tensor:
+        """Return the new parameters.
+
+        Args:
+            bucket: The bucket.
+            current: As in ``difference``.
+        """
+
+    # -- rounds ------------------------------------------------------------------------
+
+    def make_exchange(self) -> Exchange:
+        self._graph = SymmetricExchange(
+            self.context.comm,
+            self.context.settings,
+            self._topology,
+            method=name_of(type(self)),
+            is_lazy=False,
+        )
+        return self._graph
+
+    def restart(self) -> None:
+        """Begin a new state; all ranks do so in the same round."""
+        self._progress = StateRound(0, 0)
+        for name in self.keeps:
+            self.memory.zero(name)
+
+    def send(self, bucket: Bucket, weights: Weights) -> Handle[torch.Tensor]:
+        if self._kind is not self.communication_type:
+            return super().send(bucket, weights)
+        if not self._is_under_way:
+            self._begin()
+        sources, destinations = _peers_of(weights)
+        current = bucket.parameters.current.to(self.memory.dtype_for(bucket))
+        bucket.parameters.lend()
+        coded = self._coded[bucket]
+        own, handle = coded.start(
+            self.difference(bucket, current),
+            self._progress,
+            sources,
+            destinations,
+            _name_of(bucket),
+        )
+
+        def finish(messages: torch.Tensor) -> torch.Tensor:
+            self._add(bucket, weights, own, coded.received(messages, sources))
+            is_intact = own.values is not None
+            result = self.combined(bucket, current) if is_intact else current
+            return bucket.parameters.next.copy_(result)
+
+        return MappedHandle(handle, finish)
+
+    def refused(
+        self, bucket: Bucket, exchange: Exchange, weights: Weights
+    ) -> Operation:
+        if exchange is not self._graph:
+            return super().refused(bucket, exchange, weights)
+        sources, destinations = _peers_of(weights)
+        needs = parameters(
+            sources=tuple((member, 1.0) for member in sources),
+            destinations=tuple((member, 1.0) for member in destinations),
+        )
+        return "neighbor_allgather", _name_of(bucket), needs
+
+    def _make_memory(self, buckets: Sequence[Bucket]) -> None:
+        super()._make_memory(buckets)
+        if self._has_rounds:
+            self._coded = {
+                bucket: CodedDifferences(self.context, bucket, self._codec)
+                for bucket in buckets
+            }
+
+    def _begin(self) -> None:
+        """Begin the first exchange of a round."""
+        self._is_under_way = True
+        if self._mixed_by != self._graph.description:
+            self._mixed_by = self._graph.description
+            self.restart()
+        if self._progress.rounds == 0:
+            self._progress = StateRound(secrets.randbits(62), 0)
+            self._runs = {}
+
+    def _add(
+        self,
+        bucket: Bucket,
+        weights: Weights,
+        own: PublishedChange,
+        received: Mapping[int, PublishedChange],
+    ) -> None:
+        """Add what this rank and its neighbors have sent to the state."""
+        for member, message in received.items():
+            self._check(member, message.progress)
+        comm = self.context.comm
+        for member, message in {comm.rank: own, **received}.items():
+            for position in message.not_finite:
+                ranks = self._not_finite.setdefault(bucket.slots[position].name, [])
+                ranks.append(comm.ranks[member])
+        if own.values is not None:
+            self.add_own(bucket, weights.self_weight or 0.0, own.values)
+        for member, message in received.items():
+            if message.values is not None:
+                weight = (weights.src_weights or {})[member]
+                self.add_neighbor(bucket, member, weight, message.values)
+
+    def _check(self, member: int, progress: StateRound) -> None:
+        """Raise unless the state contains all earlier changes of a neighbor's run.
+
+        Raises:
+            MismatchError: It does not.
+        """
+        comm, rounds = self.context.comm, self._progress.rounds
+        if rounds == progress.rounds == 0:
+            self._runs[member] = progress.run
+        if (progress.rounds, progress.run) == (rounds, self._runs.get(member)):
+            return
+        peer = comm.ranks[member]
+        what = f"rank {peer} sent a change of a state that this rank has no copy of"
+        if progress.rounds != rounds:
+            what = (
+                f"rank {peer} is in round {progress.rounds} of its state, and this "
+                f"rank in round {rounds}"
+            )
+        raise MismatchError.describe(
+            what,
+            operation="DistributedOptimizer",
+            name=self.context.name,
+            rank=comm.ranks[comm.rank],
+            peers=[peer],
+            remedy="Load on all ranks the states that they saved at the same step of "
+            "one run, or drop the key 'bluecomm' of all of them, and the algorithm "
+            "begins anew",
+        )
+
+    def _finish(self) -> None:
+        try:
+            super()._finish()
+        finally:
+            if self._is_under_way:
+                self._is_under_way = False
+                run, rounds = self._progress.run, self._progress.rounds
+                self._progress = StateRound(run, rounds + 1)
+        not_finite, self._not_finite = self._not_finite, {}
+        if not_finite:
+            raise self._error(not_finite)
+
+    def _error(self, not_finite: Mapping[str, Sequence[int]]) -> FloatingPointError:
+        found = ", ".join(
+            f"{name!r} on {format_ranks(sorted(set(ranks)), noun=True)}"
+            for name, ranks in not_finite.items()
+        )
+        # The other neighbors of these ranks raise it, too.
+        return told(
+            FloatingPointError(
+                f"DistributedOptimizer: parameters are not finite, or too large for "
+                f"{self._codec}, so {name_of(type(self))} cannot send them: {found}. "
+                "Their neighbors have kept what these ranks sent before. Keep the "
+                "parameters finite: lower the learning rate, clip gradients, or scale "
+                "the loss with a GradScaler, which skips steps with infinities"
+            )
+        )
+
+    # -- checkpoints -------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "progress": list(dataclasses.astuple(self._progress)),
+            "runs": dict(self._runs),
+            "graph": self._mixed_by,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._progress = StateRound(*state.get("progress", (0, 0)))
+        self._runs = dict(state.get("runs", {}))
+        self._mixed_by = state.get("graph", "")
+
+
+def _peers_of(weights: Weights) -> tuple[list[int], list[int]]:
+    """Return the members that a rank receives from and sends to."""
+    return list(weights.src_weights or ()), list(weights.dst_weights or ())
+
+
+def _name_of(bucket: Bucket) -> str:
+    """Return the name of the exchange of a bucket."""
+    return f"{bucket.name}.differences"

@@ -1,0 +1,1 @@
+"""Autotuning: measures settings while the model trains, and keeps the fastest."""

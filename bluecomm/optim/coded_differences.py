@@ -1,0 +1,191 @@
+"""Sends codes of a bucket's differences to neighbors, and decodes theirs.
+
+Each rank publishes a tensor by its changes: neighbors that have added all changes so
+far have a copy that is equal bit by bit, because they decode the same bytes as the
+sender does. Copies of different runs or steps would stay wrong without a sign, so a
+message says to which state its codes belong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from bluecomm.compression import Codec
+from bluecomm.ops.neighbor_allgather import neighbor_allgather_nonblocking
+from bluecomm.ops.tensor import shared_empty
+from bluecomm.optim.algorithm import Context
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.runtime import Handle
+
+# Codes begin at a multiple of this number.
+_ALIGNMENT_NBYTES = 32
+# The bytes of a ``StateRound`` at the beginning of a message.
+_PROGRESS_NBYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class StateRound:
+    """Says to which state the codes of a rank belong.
+
+    Attributes:
+        run: Random number of the state, drawn when it began.
+        rounds: Rounds since it began. The first one sends values instead of codes.
+    """
+
+    run: int
+    rounds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedChange:
+    """The message of a neighbor, or of this rank, about one bucket.
+
+    Attributes:
+        progress: The state to which it belongs.
+        not_finite: Positions of the parameters that the codec could not encode. Then
+            there are no values.
+        values: The values as all ranks decode them.
+    """
+
+    progress: StateRound
+    not_finite: Sequence[int]
+    values: torch.Tensor | None
+
+
+class CodedDifferences:
+    """The exchanges of one bucket's differences with the neighbors.
+
+    Codes are those of float32. The values of the first round are those of parameters,
+    so they are sent in the type of the parameters, but at least float32.
+
+    Args:
+        context: The optimizer; its world has at least two ranks.
+        bucket: The bucket.
+        codec: The codec, which encodes float32.
+
+    Raises:
+        ValueError: The codec cannot encode as many values.
+    """
+
+    def __init__(self, context: Context, bucket: Bucket, codec: Codec) -> None:
+        self._context = context
+        self._bucket = bucket
+        self._dtype = torch.promote_types(bucket.dtype, torch.float32)
+        self._codec = codec
+        head = _PROGRESS_NBYTES + len(bucket.slots)
+        self._head = -(-head // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+        self._codes = codec.encoded_nbytes(bucket.numel, torch.float32)
+        # Operations in shared memory read it without a copy.
+        self._sent = shared_empty(self._head + self._codes, torch.uint8).zero_()
+
+    def start(
+        self,
+        difference: torch.Tensor,
+        progress: StateRound,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        name: str,
+    ) -> tuple[PublishedChange, Handle[torch.Tensor]]:
+        """Start to send a difference.
+
+        Args:
+            difference: The values; shape ``(numel,)``.
+            progress: The state to which they belong.
+            sources: Members that send to this rank.
+            destinations: Members that this rank sends to.
+            name: Name of the operation.
+
+        Returns:
+            This rank's own message, and the operation, for ``received``.
+        """
+        if progress.rounds == 0:
+            values = difference.to(self._dtype)
+            is_finite = bool(values.isfinite().all())
+            sent = torch.cat(
+                [self._sent[: self._head], values.view(torch.uint8).flatten()]
+            )
+        else:
+            sent = self._sent
+            values = difference.float()
+            codec = self._codec.at_round(progress.rounds)
+            is_finite = codec.encode(values, sent[self._head :])
+        not_finite = [] if is_finite else self._positions_not_finite(values)
+        head = sent[: self._head]
+        head[:_PROGRESS_NBYTES].copy_(
+            torch.tensor([progress.run, progress.rounds]).view(torch.uint8)
+        )
+        head[_PROGRESS_NBYTES:] = 0
+        for position in not_finite:
+            head[_PROGRESS_NBYTES + position] = 1
+        handle = neighbor_allgather_nonblocking(
+            sent,
+            src_ranks=sources,
+            dst_ranks=destinations,
+            enable_topo_check=self._context.settings.enable_topo_check,
+            name=name,
+            process_set=self._context.comm,
+        )
+        return self._read(sent), handle
+
+    def received(
+        self, messages: torch.Tensor, sources: Sequence[int]
+    ) -> Mapping[int, PublishedChange]:
+        """Return the neighbors' messages by member.
+
+        Args:
+            messages: The result of the operation.
+            sources: The members, as in ``start``.
+        """
+        found = {}
+        for member in sources:
+            rounds = int(messages[:_PROGRESS_NBYTES].clone().view(torch.int64)[1])
+            end = self._head + (self._codes if rounds else self._values_nbytes)
+            found[member] = self._read(messages[:end])
+            messages = messages[end:]
+        return found
+
+    @property
+    def _values_nbytes(self) -> int:
+        return self._bucket.numel * self._dtype.itemsize
+
+    def _read(self, message: torch.Tensor) -> PublishedChange:
+        """Decode a message."""
+        # A copy, because a message may begin where no number may.
+        run, rounds = message[:_PROGRESS_NBYTES].clone().view(torch.int64).tolist()
+        flags = message[_PROGRESS_NBYTES:][: len(self._bucket.slots)]
+        not_finite = flags.nonzero().flatten().tolist()
+        values = None
+        if not not_finite:
+            values = self._decode(message[self._head :], rounds)
+        return PublishedChange(StateRound(run, rounds), not_finite, values)
+
+    def _decode(self, payload: torch.Tensor, rounds: int) -> torch.Tensor:
+        if rounds == 0:
+            return payload.clone().view(self._dtype)
+        values = torch.empty(self._bucket.numel, dtype=torch.float32)
+        self._codec.at_round(rounds).decode(payload, values)
+        # Codecs may decode 0 as another value. Checkpoints leave the padding out.
+        for slot in self._bucket.slots:
+            values[slot.offset + slot.shape.numel() : slot.end] = 0
+        return values
+
+    def _positions_not_finite(self, values: torch.Tensor) -> list[int]:
+        """Return the parameters to blame, of values that could not be encoded."""
+        largest = torch.tensor(
+            [
+                float(torch.linalg.vector_norm(view, ord=math.inf))
+                if len(view)
+                else 0.0
+                for view in (
+                    values[slot.offset :][: slot.shape.numel()]
+                    for slot in self._bucket.slots
+                )
+            ]
+        )
+        not_finite = largest.isfinite().logical_not().nonzero().flatten().tolist()
+        # Finite values that the codec cannot encode are too large.
+        return not_finite or [int(largest.argmax())]

@@ -1,0 +1,149 @@
+"""The ranks tell each other which gradients exist and are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from bfrun.wording import format_ranks
+from bluecomm.ops.allgather import allgather_nonblocking
+from bluecomm.ops.refusal import told
+from bluecomm.optim.algorithm import Context, wait_for
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.dense_only import sparse_error
+from bluecomm.optim.failures import Failures
+from bluecomm.optim.finite import is_finite
+from bluecomm.runtime import Handle
+
+# The state of a parameter's gradient on one rank. 0: there is none.
+_FINITE, _NOT_FINITE, _SPARSE = 1, 2, 3
+# The way to train with sparse gradients.
+_INSTEAD = "gradient_allreduce with SparseAdam"
+
+
+class GradientStates:
+    """Makes gradients exist, and be finite, on all ranks or on none.
+
+    For algorithms whose gradients stay the ranks' own until the step. A missing
+    gradient becomes zero if another rank has one. A gradient that is not finite on some
+    rank becomes NaN on all ranks, so that a ``GradScaler`` skips the step everywhere.
+
+    Args:
+        context: The optimizer.
+        method: Name of the algorithm, for errors.
+    """
+
+    def __init__(self, context: Context, method: str) -> None:
+        self._context = context
+        self._method = method
+        self._handles: dict[Bucket, Handle[torch.Tensor]] = {}
+        # The ranks whose gradient of a parameter is not finite.
+        self._not_finite: dict[tuple[Bucket, int], list[int]] = {}
+
+    def check_layers(self, buckets: Iterable[Bucket]) -> None:
+        """Raise if a layer is known to have sparse gradients.
+
+        Raises:
+            ValueError: One is.
+        """
+        for bucket in buckets:
+            for slot in bucket.slots:
+                if id(slot.parameter) in self._context.sparse_parameters:
+                    raise sparse_error(self._method, slot.name, instead=_INSTEAD)
+
+    def start(self, bucket: Bucket, name: str) -> None:
+        """Start to compare a bucket's gradients, which are in flat memory.
+
+        Args:
+            bucket: The bucket.
+            name: Name of the operation.
+        """
+        self._handles[bucket] = allgather_nonblocking(
+            _states_of(bucket), name, process_set=self._context.comm
+        )
+
+    def finish(self) -> None:
+        """Wait for all comparisons under way, and hand out the gradients.
+
+        Raises:
+            ValueError: A gradient is sparse on some rank; raised on all ranks.
+            BluecommError: An operation failed.
+        """
+        handles, self._handles = self._handles, {}
+        failures = Failures()
+        for bucket, handle in handles.items():
+            with failures.kept():
+                of_ranks = wait_for(handle).view(self._context.comm.size, -1)
+                self._agree(bucket, of_ranks)
+        failures.raise_first()
+
+    def refuse_not_finite(self) -> None:
+        """Raise, on all ranks, if gradients that were not finite are about to be used.
+
+        Raises:
+            FloatingPointError: They are; the text names parameters and ranks.
+        """
+        found = [
+            f"{bucket.slots[position].name!r} on {format_ranks(ranks, noun=True)}"
+            for (bucket, position), ranks in self._not_finite.items()
+            if (gradient := bucket.slots[position].parameter.grad) is not None
+            and not is_finite(gradient)
+        ]
+        if found:
+            raise told(
+                FloatingPointError(
+                    f"DistributedOptimizer: gradients are not finite, and "
+                    f"{self._method} would keep them in its momentum: "
+                    f"{', '.join(found)}. Scale the loss with torch.amp.GradScaler, "
+                    "which skips such steps, or call optimizer.skip_step() on all "
+                    "ranks instead of step()"
+                )
+            )
+
+    def _agree(self, bucket: Bucket, of_ranks: torch.Tensor) -> None:
+        """Change a bucket's gradients by the states of all ranks.
+
+        Args:
+            bucket: The bucket.
+            of_ranks: States of the gradients; shape ``(ranks, parameters)``.
+
+        Raises:
+            ValueError: A gradient is sparse on some rank; raised on all ranks.
+        """
+        worst = of_ranks.amax(0)
+        gradients = bucket.gradients
+        for key in [key for key in self._not_finite if key[0] is bucket]:
+            del self._not_finite[key]
+        for position in (worst > _FINITE).nonzero().flatten().tolist():
+            state = int(worst[position])
+            has_it = (of_ranks[:, position] == state).nonzero().flatten().tolist()
+            ranks = [self._context.comm.ranks[member] for member in has_it]
+            if state == _SPARSE:
+                where = f" on {format_ranks(ranks, noun=True)}"
+                raise told(
+                    sparse_error(
+                        self._method,
+                        bucket.slots[position].name,
+                        where,
+                        instead=_INSTEAD,
+                    )
+                )
+            self._not_finite[bucket, position] = ranks
+            gradients.fill_with_nan(position)
+        gradients.flags.copy_(worst > 0)
+        gradients.hand_out()
+
+
+def _states_of(bucket: Bucket) -> torch.Tensor:
+    """Return the states of a bucket's gradients, which are in flat memory."""
+    gradients = bucket.gradients
+    sparse = gradients.sparse_flags > 0
+    states = _FINITE * (gradients.flags > 0).to(torch.uint8)
+    states[sparse] = _SPARSE
+    if not is_finite(gradients.values):
+        for position, slot in enumerate(bucket.slots):
+            gradient = slot.parameter.grad
+            if gradient is not None and not (sparse[position] or is_finite(gradient)):
+                states[position] = _NOT_FINITE
+    return states

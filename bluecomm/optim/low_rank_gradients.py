@@ -1,0 +1,233 @@
+"""Averages the gradients of a bucket as products of two thin matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from bluecomm.ops.allreduce import allreduce_nonblocking_
+from bluecomm.ops.reduce_op import Average
+from bluecomm.ops.refusal import refuse, told
+from bluecomm.ops.tensor import shared_empty
+from bluecomm.optim.algorithm import Context, wait_for
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.dense_only import sparse_error
+from bluecomm.runtime import Handle
+
+# A column is noise if its projections leave at most this share of its norm.
+_NOISE = 1e-12
+
+
+@dataclasses.dataclass(eq=False)
+class LowRank:
+    """The state of one parameter whose gradient is sent as two factors.
+
+    The gradient is seen as a matrix ``M`` of shape ``(rows, columns)``.
+
+    Attributes:
+        right: The right factor of the last round, of shape ``(columns, rank)``.
+        error: The sum of what the rounds so far have lost, shaped like ``M``; ``None``
+            if it is not kept.
+    """
+
+    right: torch.Tensor
+    error: torch.Tensor | None
+
+    @classmethod
+    def of(
+        cls, parameter: torch.Tensor, rank: int, rate: float, *, keeps_error: bool
+    ) -> LowRank | None:
+        """Return the state of a parameter, or ``None`` if it is sent as it is.
+
+        Args:
+            parameter: The parameter.
+            rank: Largest rank of the product.
+            rate: Least quotient of the numbers of values without and with factors.
+            keeps_error: Whether it has an error.
+        """
+        if parameter.dim() < 2 or not parameter.numel():
+            return None
+        rows = parameter.shape[0]
+        columns = parameter.numel() // rows
+        rank = min(rank, rows, columns)
+        if rows * columns <= rate * rank * (rows + columns):
+            return None
+        dtype = exchanged_dtype(parameter.dtype)
+        error = torch.zeros(rows, columns, dtype=dtype) if keeps_error else None
+        return cls(torch.zeros(columns, rank, dtype=dtype), error)
+
+    def draw(self, seed: int) -> None:
+        """Fill the right factor with normal numbers."""
+        self.right.normal_(generator=torch.Generator().manual_seed(seed))
+
+
+class LowRankGradients:
+    """The exchanges of one bucket's gradients: of the left factors, and of the right.
+
+    With ``M_i`` a gradient and its error, and ``Q`` the last round's right factor::
+
+        P = orthogonalize(mean_i M_i Q),    Q = mean_i M_i^T P,    M = P Q^T
+
+    All ranks get the same ``P`` and ``Q``. Vectors and small matrices are averaged as
+    they are, together with the left factors, and so are the flags of the gradients.
+
+    Args:
+        context: The optimizer; its world has at least two ranks.
+        bucket: The bucket, whose gradients have been laid out.
+        states: State of the parameters that have factors, by position.
+    """
+
+    def __init__(
+        self, context: Context, bucket: Bucket, states: Mapping[int, LowRank]
+    ) -> None:
+        self._context = context
+        self._bucket = bucket
+        self._states = states
+        self._inputs: dict[int, torch.Tensor] = {}
+        lefts, rights = [], []
+        for position, slot in enumerate(bucket.slots):
+            state = states.get(position)
+            if state is None:
+                lefts.append(slot.shape.numel())
+            else:
+                columns, rank = state.right.shape
+                lefts.append(slot.shape.numel() // columns * rank)
+                rights.append(columns * rank)
+        dtype = exchanged_dtype(bucket.dtype)
+        self._lengths = [*lefts, 2 * len(bucket.slots)]
+        self._left = shared_empty(sum(self._lengths), dtype)
+        self._right = shared_empty(sum(rights), dtype)
+        self._right_lengths = rights
+
+    def start_left(self) -> Handle[torch.Tensor]:
+        """Start the exchange of the left factors, of the gradients in flat memory."""
+        *parts, flags = torch.split(self._left, self._lengths)
+        flags.copy_(self._bucket.gradients.both_flags)
+        for position, part in enumerate(parts):
+            values = self._values(position)
+            state = self._states.get(position)
+            if state is None:
+                part.copy_(values)
+                continue
+            given = values.view(-1, state.right.shape[0]).to(part.dtype)
+            if state.error is not None:
+                given = given + state.error
+            self._inputs[position] = given
+            torch.mm(given, state.right, out=part.view(len(given), -1))
+        return self._start(self._left, "left")
+
+    def start_right(self, left: Handle[torch.Tensor]) -> Handle[torch.Tensor]:
+        """Wait for the left factors, and start the exchange of the right ones.
+
+        Raises:
+            ValueError: A gradient is sparse on some rank; raised on all ranks.
+            BluecommError: The first exchange failed. The second one is refused.
+        """
+        try:
+            wait_for(left)
+        except Exception as error:
+            name = f"{self._bucket.name}.right"
+            refuse(self._context.comm, [("allreduce", name, None)], error)
+            raise
+        self._check_dense()
+        for position, part in self._rights():
+            left_factor = self._left_factor(position)
+            orthogonalize(left_factor)
+            torch.mm(self._inputs[position].T, left_factor, out=part)
+        return self._start(self._right, "right")
+
+    def finish(self) -> None:
+        """Hand out the results, once the right factors have come."""
+        gradients = self._bucket.gradients
+        *parts, flags = torch.split(self._left, self._lengths)
+        gradients.both_flags.copy_(flags)
+        rights = dict(self._rights())
+        for position, part in enumerate(parts):
+            state, values = self._states.get(position), self._values(position)
+            if state is None:
+                values.copy_(part)
+                continue
+            result = self._left_factor(position) @ rights[position].T
+            values.copy_(result.flatten())
+            # The result is the same on all ranks. Values that are not finite would stay
+            # in the state forever, and a gradient that no rank has is not used.
+            is_used = bool(flags[position] > 0)
+            if is_used and math.isfinite(float(result.sum())):
+                self._keep(position, rights[position], result)
+        self._inputs.clear()
+        gradients.hand_out()
+
+    def _keep(self, position: int, right: torch.Tensor, result: torch.Tensor) -> None:
+        """Keep the right factor and the error of a round for the next one."""
+        state = self._states[position]
+        # A column of zeros, which a gradient of zeros has, would stay so forever.
+        is_nonzero = right.abs().sum(0) > 0
+        state.right.copy_(torch.where(is_nonzero, right, state.right))
+        if state.error is not None:
+            torch.sub(self._inputs[position], result, out=state.error)
+
+    def _start(self, tensor: torch.Tensor, what: str) -> Handle[torch.Tensor]:
+        return allreduce_nonblocking_(
+            tensor,
+            op=Average,
+            name=f"{self._bucket.name}.{what}",
+            process_set=self._context.comm,
+        )
+
+    def _values(self, position: int) -> torch.Tensor:
+        """Return the flat gradient of one parameter."""
+        slot = self._bucket.slots[position]
+        end = slot.offset + slot.shape.numel()
+        return self._bucket.gradients.values[slot.offset : end]
+
+    def _left_factor(self, position: int) -> torch.Tensor:
+        """Return the left factor of one parameter, in the message."""
+        part = torch.split(self._left, self._lengths)[position]
+        return part.view(-1, self._states[position].right.shape[1])
+
+    def _rights(self) -> Sequence[tuple[int, torch.Tensor]]:
+        """Return the positions of all right factors, and these in the message."""
+        parts = torch.split(self._right, self._right_lengths)
+        return [
+            (position, part.view(self._states[position].right.shape))
+            for position, part in zip(sorted(self._states), parts, strict=True)
+        ]
+
+    def _check_dense(self) -> None:
+        """Raise if a gradient is sparse on some rank."""
+        count = len(self._bucket.slots)
+        is_sparse = self._left[-count:].gt(0)
+        if is_sparse.any():
+            raise told(
+                sparse_error(
+                    "powersgd", self._bucket.slots[int(is_sparse.int().argmax())].name
+                )
+            )
+
+
+def exchanged_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which gradients of a type are computed and sent."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def orthogonalize(matrix: torch.Tensor) -> None:
+    """Make the columns of a matrix orthonormal, in place, by Gram-Schmidt.
+
+    A column that depends on the ones before it becomes zero. The computation is in
+    float64, column by column, so that ranks with equal processors get equal bits.
+    """
+    columns = matrix.double()
+    for k in range(columns.shape[1]):
+        column = columns[:, k]
+        before = float(column.norm())
+        for _ in range(2):  # the second pass removes what rounding has left
+            column -= columns[:, :k] @ (columns[:, :k].T @ column)
+        norm = float(column.norm())
+        if norm <= _NOISE * before:
+            column.zero_()
+        else:
+            column /= norm
+    matrix.copy_(columns)

@@ -1,0 +1,476 @@
+"""``low_precision_decentralized`` and ``choco`` beside their formulas, bit by bit.
+
+Gradients are given, so that a step of SGD is one operation, and the references run the
+formulas on the flat tensors of all ranks, in one process.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.compression import Codec, MinMaxUInt8, ScaledSign, TopK
+from bluecomm.optim.wrapper import COORDINATOR_KEY
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+STEPS, RATE = 6, 0.1
+# Two chunks of ScaledSign.
+SHAPES = [(7, 5), (5000,), (3,)]
+ALIGNMENT_NBYTES = 64
+LPD = "low_precision_decentralized"
+
+
+class EveryOther(Codec):
+    """Keeps every other value, exactly; the others in the next round."""
+
+    name = "every_other"
+    dtypes = (torch.float32,)
+
+    def __init__(self, number=0):
+        self.number = number % 2
+
+    def at_round(self, number):
+        return EveryOther(number)
+
+    def encoded_nbytes(self, count, dtype):
+        return 4 * ((count + 1) // 2)
+
+    def encode(self, values, into):
+        into.zero_()
+        kept = values[self.number :: 2].contiguous().view(torch.uint8)
+        into[: kept.numel()].copy_(kept)
+        return bool(values.isfinite().all())
+
+    def decode(self, encoded, into):
+        into.zero_()
+        kept = into[self.number :: 2]
+        kept.copy_(encoded.clone().view(torch.float32)[: kept.numel()])
+
+
+CASES = {
+    "ring": (LPD, {}, torch.float32),
+    "ring, float64": (LPD, {}, torch.float64),
+    "ring, bfloat16": (LPD, {}, torch.bfloat16),
+    "ring, every 2": (LPD, {"num_steps_per_communication": 2}, torch.float32),
+    "choco": ("choco", {}, torch.float32),
+    "choco, bfloat16": ("choco", {"gamma": 0.3}, torch.bfloat16),
+    "sign": ("choco", {"codec": ScaledSign(), "gamma": 0.5}, torch.float32),
+    "half": ("choco", {"codec": EveryOther(), "gamma": 0.5}, torch.float64),
+}
+
+
+def start_of(rank, dtype):
+    """Return a rank's parameters, which differ between ranks."""
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+
+
+def gradients_of(rank, step, dtype):
+    generator = torch.Generator().manual_seed(1000 * (step + 1) + rank)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+
+
+def make(algorithm, options, dtype):
+    values = start_of(bf.rank(), dtype)
+    model = torch.nn.ParameterList([torch.nn.Parameter(value) for value in values])
+    sgd = torch.optim.SGD(model.parameters(), RATE, foreach=False)
+    return model, bf.DistributedOptimizer(sgd, model, algorithm=algorithm, **options)
+
+
+def take_step(model, optimizer, step):
+    gradients = gradients_of(bf.rank(), step, model[0].dtype)
+    for parameter, gradient in zip(model, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+
+
+def values_of(model, optimizer):
+    optimizer.synchronize()
+    return [parameter.detach().clone() for parameter in model]
+
+
+def algorithm_of(optimizer):
+    return vars(optimizer)[COORDINATOR_KEY].algorithm
+
+
+def memory_of(optimizer):
+    """Return the tensors that the algorithm keeps, by name and parameter."""
+    return optimizer.state_dict()["bluecomm"]["algorithm"]["memory"]
+
+
+# -- the references --------------------------------------------------------------------
+
+
+class Layout:
+    """The flat form of one bucket, which begins with the last parameter."""
+
+    def __init__(self, dtype):
+        step = ALIGNMENT_NBYTES // dtype.itemsize
+        self.starts, end = {}, 0
+        for position in reversed(range(len(SHAPES))):
+            self.starts[position] = end
+            end += -(-int(np.prod(SHAPES[position])) // step) * step
+        self.numel = end
+        self.dtype = torch.promote_types(dtype, torch.float32)
+
+    def parts(self, flat):
+        return [
+            flat[start:][: int(np.prod(SHAPES[position]))].view(SHAPES[position])
+            for position, start in sorted(self.starts.items())
+        ]
+
+    def flat(self, parts):
+        flat = torch.zeros(self.numel, dtype=self.dtype)
+        for view, part in zip(self.parts(flat), parts, strict=True):
+            view.copy_(part)
+        return flat
+
+    def coded(self, codec, difference, number):
+        """Return a difference as decoded; the first one is exact."""
+        if number == 0:
+            return difference.to(self.dtype)
+        codec = codec.at_round(number)
+        codes = torch.empty(
+            codec.encoded_nbytes(self.numel, torch.float32), dtype=torch.uint8
+        )
+        assert codec.encode(difference.float(), codes)
+        decoded = torch.empty(self.numel)
+        codec.decode(codes, decoded)
+        return self.flat(self.parts(decoded))
+
+
+def ring_rounds(layout, size):
+    """Average on a ring, as Bagua does."""
+    w, left, right = (
+        [torch.zeros(layout.numel, dtype=layout.dtype) for _ in range(size)]
+        for _ in range(3)
+    )
+
+    def average(x, number):
+        q = []
+        for own, mine, one, other in zip(x, w, left, right, strict=True):
+            d = own.sub(mine, alpha=5 / 3).add(one, alpha=1 / 3)
+            q.append(layout.coded(MinMaxUInt8(), d.add(other, alpha=1 / 3), number))
+        for rank in range(size):
+            w[rank].add_(q[rank])
+            left[rank].add_(q[rank - 1])
+            right[rank].add_(q[(rank + 1) % size])
+        return [one.clone() for one in w]
+
+    return average
+
+
+def choco_rounds(layout, size, codec, gamma):
+    """Average on the default graph, with h and s."""
+    graph = bf.SymmetricExponentialGraph(size, base=2)
+    matrix = bf.mixing_matrix(graph)
+    h, s = (
+        [torch.zeros(layout.numel, dtype=torch.float64) for _ in range(size)]
+        for _ in range(2)
+    )
+
+    def average(x, number):
+        # As the exchange computes it, so that the weights sum to 1.
+        own_weight = [1.0 - (1.0 - matrix[rank, rank]) for rank in range(size)]
+        pairs = zip(x, h, strict=True)
+        q = [layout.coded(codec, own - mine, number) for own, mine in pairs]
+        result = []
+        for rank in range(size):
+            h[rank].add_(q[rank])
+            s[rank].add_(q[rank], alpha=own_weight[rank])
+            for other in range(size):
+                if other != rank and matrix[rank, other] > 0:
+                    s[rank].add_(q[other], alpha=matrix[rank, other])
+            result.append(x[rank].add(s[rank] - h[rank], alpha=gamma))
+        return result
+
+    return average
+
+
+def expected(case, size):
+    """Return the parameters of all ranks after each step."""
+    algorithm, options, dtype = CASES[case]
+    layout = Layout(dtype)
+    if algorithm == LPD:
+        average = ring_rounds(layout, size)
+    else:
+        codec = options.get("codec", MinMaxUInt8())
+        average = choco_rounds(layout, size, codec, options.get("gamma", 1.0))
+    every = options.get("num_steps_per_communication", 1)
+    x = [start_of(rank, dtype) for rank in range(size)]
+    for step in range(STEPS):
+        for rank in range(size):
+            for part, gradient in zip(
+                x[rank], gradients_of(rank, step, dtype), strict=True
+            ):
+                part.add_(gradient, alpha=-RATE)
+        if (step + 1) % every == 0:
+            flats = [layout.flat(parts) for parts in x]
+            mixed = average(flats, step // every)
+            x = [[part.to(dtype) for part in layout.parts(one)] for one in mixed]
+        yield copy.deepcopy(x)
+
+
+# -- steps and checkpoints -------------------------------------------------------------
+
+
+def train_all():
+    """Return the parameters after each step, and the state at the end, of each case."""
+    found = {}
+    for case, arguments in CASES.items():
+        model, optimizer = make(*arguments)
+        seen, saved = [], None
+        for step in range(STEPS):
+            take_step(model, optimizer, step)
+            if step % 2:  # otherwise the round is under way during the next step
+                seen.append(values_of(model, optimizer))
+            if step == 2:
+                saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        resumed, other = make(*arguments)
+        resumed.load_state_dict(saved[0])
+        other.load_state_dict(saved[1])
+        for step in range(3, STEPS):
+            take_step(resumed, other, step)
+        for one, same in zip(values_of(resumed, other), seen[-1], strict=True):
+            assert torch.equal(one, same), case
+        found[case] = seen, memory_of(optimizer)
+    return found
+
+
+@pytest.mark.parametrize("machines", [[0, 0], [0, 0, 1, 1]])
+def test_each_step_follows_the_formula_bit_by_bit(machines):
+    size = len(machines)
+    of_ranks = run_ranks(size, train_all, machines=machines)
+    for case, (algorithm, _, _) in CASES.items():
+        for number, stacked in enumerate(list(expected(case, size))[1::2]):
+            for rank in range(size):
+                got = of_ranks[rank][case][0][number]
+                for one, same in zip(got, stacked[rank], strict=True):
+                    assert torch.equal(one, same), (case, number, rank)
+        if algorithm == LPD:
+            for rank in range(size):
+                check_copies(*(of_ranks[one][case][1] for one in (rank - 1, rank)))
+
+
+def check_copies(left, own):
+    """The copies of neighbors equal what these have published, bit by bit."""
+    for name, copied in own["left"].items():
+        assert torch.equal(copied, left["published"][name])
+        assert torch.equal(left["right"][name], own["published"][name])
+
+
+def agree():
+    """Return the distance between the ranks' parameters after steps of size 0."""
+    found = {}
+    for case, arguments in CASES.items():
+        model, optimizer = make(*arguments)
+        optimizer.param_groups[0]["lr"] = 0.0
+        for step in range(60):
+            take_step(model, optimizer, step)
+        found[case] = bf.consensus_distance(model), memory_of(optimizer)
+    return found
+
+
+def test_codecs_reach_consensus_and_s_stays_the_average():
+    start = [
+        torch.cat([one.flatten() for one in start_of(r, torch.float32)])
+        for r in range(3)
+    ]
+    apart = float(torch.stack(start).std(0, correction=0).norm())
+    of_ranks = run_ranks(3, agree)
+    for case, (algorithm, *_) in CASES.items():
+        # A bit per value lets them come no closer than a share of the largest values.
+        bound = 0.3 if case == "sign" else 0.02
+        assert of_ranks[0][case][0] < bound * apart, case
+        if algorithm == "choco":
+            kept = [one[case][1] for one in of_ranks]
+            for name, mixed in kept[0]["mixed"].items():
+                mean = sum(one["published"][name] for one in kept) / 3
+                assert mixed.dtype == torch.float64
+                torch.testing.assert_close(mixed, mean, rtol=0, atol=1e-13)
+
+
+# -- values that cannot be sent --------------------------------------------------------
+
+
+def spoil():
+    """Give rank 0 a value that is not finite; its neighbors raise, too, and recover."""
+    found = {}
+    for name, bad in (("nan", float("nan")), ("large", 3e38), ("first", float("inf"))):
+        for algorithm in (LPD, "choco"):
+            options = {} if algorithm == LPD else {"topology": bf.RingGraph(4)}
+            model, optimizer = make(algorithm, options, torch.float32)
+            steps = 0 if name == "first" else 3
+            for step in range(steps):
+                take_step(model, optimizer, step)
+            optimizer.synchronize()
+            if bf.rank() == 0:
+                with torch.no_grad():
+                    model[1][7] = bad
+                    model[1][8] = -bad
+            take_step(model, optimizer, steps)
+            raised = ""
+            try:
+                optimizer.synchronize()
+            except FloatingPointError as error:
+                raised = str(error)
+            with torch.no_grad():
+                if bf.rank() == 0:
+                    model[1][7:9] = 0.0
+            for step in range(4, 40):
+                take_step(model, optimizer, step)
+            values = values_of(model, optimizer)
+            is_finite = all(bool(part.isfinite().all()) for part in values)
+            found[name, algorithm] = raised, is_finite, memory_of(optimizer)
+    return found
+
+
+def test_a_value_that_is_not_finite_is_an_error_of_the_rank_and_its_neighbors():
+    of_ranks = run_ranks(4, spoil, machines=[0, 0, 1, 1])
+    for (name, algorithm), _ in of_ranks[0].items():
+        for rank in (0, 1, 3):
+            raised = of_ranks[rank][name, algorithm][0]
+            assert f"so {algorithm} cannot send them: '1' on rank 0. " in raised, name
+        assert of_ranks[2][name, algorithm][0] == ""
+        assert all(one[name, algorithm][1] for one in of_ranks)
+        if algorithm == LPD:
+            for rank in range(4):
+                check_copies(
+                    *(of_ranks[one][name, algorithm][2] for one in (rank - 1, rank))
+                )
+
+
+def scale():
+    """Let a GradScaler skip a step on rank 0."""
+    model, optimizer = make("choco", {}, torch.float32)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    for step in range(6):
+        optimizer.zero_grad()
+        values = torch.ones(()) * (float("inf") if (step, bf.rank()) == (2, 0) else 1)
+        scaler.scale(sum((p * values).sum() for p in model)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == (2.0 if bf.rank() == 0 else 4.0)
+    assert all(bool(part.isfinite().all()) for part in values_of(model, optimizer))
+
+
+def test_a_grad_scaler_skips_the_step_and_not_the_round():
+    run_ranks(2, scale)
+
+
+# -- states that do not belong together ------------------------------------------------
+
+
+def mix_states():
+    """Load states of other steps, runs and graphs."""
+    for algorithm in (LPD, "choco"):
+        model, optimizer = make(algorithm, {}, torch.float32)
+        take_step(model, optimizer, 0)
+        early = copy.deepcopy(optimizer.state_dict())
+        take_step(model, optimizer, 1)
+        late = copy.deepcopy(optimizer.state_dict())
+        # Rank 0 goes back to an earlier step.
+        optimizer.load_state_dict(early if bf.rank() == 0 else late)
+        take_step(model, optimizer, 2)
+        wanted = r"rank \d is in round [12] of its state, and this rank in round [12]\."
+        with pytest.raises(bf.MismatchError, match=wanted + " Load on all ranks"):
+            optimizer.synchronize()
+        # Rank 0 belongs to another run of as many rounds.
+        _, other = make(algorithm, {}, torch.float32)
+        for step in range(2):
+            take_step(_, other, step)
+        optimizer.load_state_dict(other.state_dict() if bf.rank() == 0 else late)
+        model, optimizer = make(algorithm, {}, torch.float32)
+        state = other.state_dict() if bf.rank() == 0 else late
+        optimizer.load_state_dict(state)
+        take_step(model, optimizer, 2)
+        with pytest.raises(bf.MismatchError, match="this rank has no copy of"):
+            optimizer.synchronize()
+        # Without a state, all ranks begin anew.
+        model, optimizer = make(algorithm, {}, torch.float32)
+        optimizer.load_state_dict(
+            {**late, "bluecomm": {**late["bluecomm"], "algorithm": {}}}
+        )
+        for step in range(3):
+            take_step(model, optimizer, step)
+        optimizer.synchronize()
+
+
+def test_states_of_other_steps_and_runs_are_refused():
+    run_ranks(3, mix_states)
+
+
+def change_graph():
+    """Change the graph while it trains; all ranks begin a new state."""
+    bf.set_topology(bf.RingGraph(4), is_weighted=True)
+    model, optimizer = make(
+        "choco", {"codec": MinMaxUInt8(), "gamma": 1.0}, torch.float32
+    )
+    optimizer.param_groups[0]["lr"] = 0.0
+    take_step(model, optimizer, 0)
+    optimizer.synchronize()
+    before = values_of(model, optimizer)
+    bf.set_topology(bf.FullyConnectedGraph(4), is_weighted=True)
+    # The first round of the new graph is exact.
+    take_step(model, optimizer, 1)
+    after = values_of(model, optimizer)
+    means = [bf.allreduce(part) for part in before]
+    for part, mean in zip(after, means, strict=True):
+        torch.testing.assert_close(part, mean, rtol=1e-5, atol=1e-6)
+    # A mean of all is no exchange of differences, and the state stays as it is.
+    optimizer.communication_type = bf.CommunicationType.allreduce
+    take_step(model, optimizer, 2)
+    optimizer.communication_type = bf.CommunicationType.neighbor_allreduce
+    take_step(model, optimizer, 3)
+    optimizer.synchronize()
+    assert algorithm_of(optimizer).state_dict()["progress"][1] == 2
+
+
+def test_a_new_graph_begins_a_new_state():
+    run_ranks(4, change_graph)
+
+
+# -- ranks that run out of data, and options -------------------------------------------
+
+
+def run_out():
+    """Return the last rank to join, and the distance of the ranks afterwards."""
+    found = []
+    for algorithm in (LPD, "choco"):
+        model, optimizer = make(algorithm, {"uneven_inputs": True}, torch.float32)
+        for step in range(3 + 2 * bf.rank()):
+            take_step(model, optimizer, step)
+        found.append((optimizer.join(), memory_of(optimizer)))
+    return found
+
+
+def test_a_rank_without_data_continues_mixing():
+    of_ranks = run_ranks(3, run_out)
+    for rank in range(3):
+        assert [last for last, _ in of_ranks[rank]] == [2, 2]
+        check_copies(of_ranks[rank - 1][0][1], of_ranks[rank][0][1])
+
+
+def refuse():
+    with pytest.raises(TypeError, match=r"such as ScaledSign\(\), got 'sign'"):
+        make("choco", {"codec": "sign"}, torch.float32)
+    for gamma in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"above 0 and at most 1, got {gamma}"):
+            make("choco", {"gamma": gamma}, torch.float32)
+    with pytest.raises(ValueError, match="top_k: k=9000 needs a tensor of 9000"):
+        make("choco", {"codec": TopK(9000)}, torch.float32)
+    with pytest.raises(
+        bf.MismatchError,
+        match=r"codec is TopK\(k=5\) on rank 0, but TopK\(k=6\) on rank 1",
+    ):
+        make("choco", {"codec": TopK(5 + bf.rank())}, torch.float32)
+    with pytest.raises(ValueError, match="choco needs the same topology in each round"):
+        make("choco", {"topology": bf.topology.RandomMatchings(2)}, torch.float32)
+
+
+def test_wrong_options_are_refused():
+    run_ranks(2, refuse)
