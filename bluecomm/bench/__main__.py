@@ -6,11 +6,26 @@ import sys
 from collections.abc import Sequence
 
 from bfrun.options import OptionParser
-from bluecomm.bench import compress, fuse, launch, ops, simulate, survive, torch, train
+from bluecomm.bench import (
+    cache,
+    compare,
+    compress,
+    data,
+    fuse,
+    launch,
+    ops,
+    simulate,
+    survive,
+    torch,
+    train,
+)
 
 # Each module has `add_parser(subparsers)`, which sets the parser's default `run` to a
 # function that takes the parsed arguments and returns the exit code.
-SUBCOMMANDS = (ops, launch, train, torch, compress, fuse, simulate, survive)
+SUBCOMMANDS = (
+    *(ops, launch, train, torch, cache, compare, compress, data, fuse, simulate),
+    survive,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -105,6 +105,9 @@ class Gloo(PeerCalls):
 
         return tensor, call
 
+    # The peer sends values as they are.
+    _compressed_allreduce = _allreduce
+
     def _exchange(
         self, tensor: torch.Tensor, exchange: Neighborhood, output: torch.Tensor
     ) -> Call:

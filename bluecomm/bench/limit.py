@@ -56,7 +56,7 @@ class MemoryLimit:
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Implementation``."""
         kind = case.operation.kind
-        if kind == "allreduce":
+        if kind in ("allreduce", "compressed_allreduce"):
             return self._allreduce(case)
         if kind in ("neighbor_allreduce", "one_peer", "pair_gossip"):
             return self._combine(case)

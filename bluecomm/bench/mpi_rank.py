@@ -36,7 +36,7 @@ def can_measure(case: Case) -> bool:
     if case.operation.is_one_sided:
         return False
     return not kind.startswith("hierarchical") and (
-        kind != "allreduce" or case.dtype in _REDUCIBLE
+        kind not in ("allreduce", "compressed_allreduce") or case.dtype in _REDUCIBLE
     )
 
 
@@ -61,6 +61,9 @@ class MpiOperations(PeerCalls):
         else:
             own, output = self._numbers(tensor), self._numbers(zeros(case))
         return tensor, lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
+
+    # The peer sends values as they are.
+    _compressed_allreduce = _allreduce
 
     def _exchange(
         self, tensor: torch.Tensor, exchange: Neighborhood, output: torch.Tensor

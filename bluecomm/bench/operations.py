@@ -68,6 +68,12 @@ _LIST = (
     Operation("allreduce_", "allreduce, in place", _allreduce_factor),
     Operation("allreduce", "allreduce", _allreduce_factor),
     Operation(
+        "compressed_allreduce",
+        "compressed_allreduce by MinMaxUInt8; peers: allreduce",
+        _allreduce_factor,
+        is_weighted=True,
+    ),
+    Operation(
         "neighbor_allreduce_",
         "neighbor_allreduce, exponential-2, in place",
         _degree,

@@ -13,6 +13,7 @@ from bluecomm import (
     allreduce_,
     alltoall,
     broadcast_,
+    compressed_allreduce,
     get_current_created_window_names,
     hierarchical_neighbor_allreduce,
     neighbor_allreduce,
@@ -28,6 +29,7 @@ from bluecomm import (
 )
 from bluecomm.bench.operations import Case, exchange_of
 from bluecomm.bench.timing import Call, Turn, after_writing, timed
+from bluecomm.compression import MinMaxUInt8
 
 _NAME = "bench"
 
@@ -59,6 +61,11 @@ class Bluecomm:
 def _allreduce(tensor: torch.Tensor, in_place: bool) -> Call:
     operation = allreduce_ if in_place else allreduce
     return lambda: operation(tensor, op=Sum, name=_NAME)
+
+
+def _compressed_allreduce(tensor: torch.Tensor, in_place: bool) -> Call:
+    codec = MinMaxUInt8()
+    return lambda: compressed_allreduce(tensor, codec, _NAME)
 
 
 def _neighbor_allreduce(tensor: torch.Tensor, in_place: bool) -> Call:
@@ -129,6 +136,7 @@ def _win_update(tensor: torch.Tensor, in_place: bool) -> Call:
 
 _CALLS: dict[str, Callable[[torch.Tensor, bool], Call]] = {
     "allreduce": _allreduce,
+    "compressed_allreduce": _compressed_allreduce,
     "neighbor_allreduce": _neighbor_allreduce,
     "one_peer": _one_peer,
     "hierarchical_neighbor_allreduce": _hierarchical,

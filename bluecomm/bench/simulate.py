@@ -117,6 +117,13 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     job = _job(args)
     contenders = [Contender.parse(label) for label in args.algorithms]
+    for contender in contenders:
+        if contender.settings:
+            raise ValueError(
+                f"{contender.label}: the model knows {contender.name} only with the "
+                "defaults of its own options; leave out "
+                f"{', '.join(name for name, _ in contender.settings)}"
+            )
     full = [n for n in args.ranks if n % min(n, cluster.ranks_per_machine) == 0]
     if not full:
         raise ValueError(

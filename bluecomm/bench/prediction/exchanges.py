@@ -28,10 +28,14 @@ from bluecomm.topology.traffic import messages_leaving, sends_in
 
 # Thresholds of the engine between machines (native/engine/collectives/tuning.h).
 _DOUBLING_NBYTES = 32 << 10
+# Rows and columns of the matrices that powersgd is assumed to send as factors.
+LOW_RANK = 1024
 _DIRECT_MEMBERS = 16
 _RING_SLICE_NBYTES = 64 << 10
 # Default number of rounds from one global average of gossip_pga to the next.
 _PERIOD = 8
+# Default number of steps between the last rounds of zero_one_adam.
+_LOCAL_STEPS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +87,11 @@ def symmetric_hops(size: int) -> list[int]:
     """Return the distances of ``SymmetricExponentialGraph(size, base=2)``."""
     forth = powers_below(size // 2 + 1, 2)
     return sorted({*forth, *(size - hop for hop in forth)})
+
+
+def ring_hops(size: int) -> list[int]:
+    """Return the distances of a ring of ranks."""
+    return sorted({1 % size, size - 1} - {0})
 
 
 def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
@@ -140,11 +149,50 @@ def _is_direct(machines: int, piece: float) -> bool:
 
 def coded_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """Return the cost of codes of a quarter of the bytes: an alltoall, an allgather."""
-    if ranks == 1:
-        return BucketExchange()
+    return _coded(cluster, ranks, nbytes / 4)
+
+
+def sign_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the same for codes of a bit per value, and a scale for 4096 values."""
+    return _coded(cluster, ranks, nbytes / 32 + nbytes / 4096)
+
+
+def rare_sign_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the mean cost of the same in every 16th step, as 0/1 Adam ends."""
+    rest = [BucketExchange()] * (_LOCAL_STEPS - 1)
+    return _mean([sign_allreduce(cluster, ranks, nbytes), *rest])
+
+
+def low_rank_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of two allreduces: of the left and of the right factors.
+
+    The matrices have ``LOW_RANK`` rows and columns, and the factors rank 1.
+    """
+    one = allreduce(cluster, ranks, nbytes / LOW_RANK)
+    return BucketExchange(
+        **{key: 2 * value for key, value in dataclasses.asdict(one).items()}
+    )
+
+
+def sparse_allgather(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of an allgather of codes of 128 bytes for 4096 values."""
+    return _allgather(cluster, ranks, nbytes / 128)
+
+
+def spectral_allgather(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of the same with 32 coefficients of 6 bytes for 4096 values."""
+    return _allgather(cluster, ranks, nbytes * 32 * 6 / (4 * 4096))
+
+
+def _allgather(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of sending so many bytes to each other rank."""
     _, local = machines_of(cluster, ranks)
-    piece = nbytes / 4 / ranks
-    half = _over_graph(cluster, piece, ranks - 1, local * (ranks - local))
+    return _over_graph(cluster, nbytes, ranks - 1, local * (ranks - local))
+
+
+def _coded(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of an alltoall and an allgather of codes of so many bytes."""
+    half = _allgather(cluster, ranks, nbytes / ranks)
     return BucketExchange(
         **{key: 2 * value for key, value in dataclasses.asdict(half).items()}
     )
@@ -158,6 +206,16 @@ def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExc
 def symmetric_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """Return the cost of all neighbors of the default graph for a symmetric ``W``."""
     return _circulant(cluster, ranks, nbytes, symmetric_hops(ranks))
+
+
+def coded_ring(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of codes of a quarter of the bytes to the ring's neighbors."""
+    return _circulant(cluster, ranks, nbytes / 4, ring_hops(ranks))
+
+
+def coded_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of ``symmetric_neighbors``, sent as codes of a quarter."""
+    return symmetric_neighbors(cluster, ranks, nbytes / 4)
 
 
 def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
@@ -174,6 +232,11 @@ def gossip_pga(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     return _mean([gossip] * (_PERIOD - 1) + [allreduce(cluster, ranks, nbytes)])
 
 
+def desloc(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of a mean of the parameters and both moments of Adam."""
+    return allreduce(cluster, ranks, 3 * nbytes)
+
+
 def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """Return the mean cost of a new random partner in each round."""
     if ranks == 1:
@@ -183,6 +246,15 @@ def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchan
     matched = 1 - ranks % 2 / ranks
     elsewhere = (ranks - local) / (ranks - 1)
     return _over_graph(cluster, nbytes, matched, local * matched * elsewhere)
+
+
+def server(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
+    """Return the cost of a tensor to a rank from each other one, and one back.
+
+    It is that of the rank itself, whose machine sends and receives most.
+    """
+    _, local = machines_of(cluster, ranks)
+    return _over_graph(cluster, nbytes, ranks - 1, ranks - local)
 
 
 def nothing(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:

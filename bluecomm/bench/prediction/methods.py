@@ -6,16 +6,23 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 
+import torch
+
 from bluecomm.bench.prediction import exchanges
 from bluecomm.bench.prediction.exchanges import (
     Pattern,
     hops,
     machines_of,
+    ring_hops,
     symmetric_hops,
 )
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.bench.training.contenders import DDP, Contender
+from bluecomm.optim.algorithms.async_model_average import AsyncModelAverage
+from bluecomm.optim.algorithms.momentum_averaging import MomentumAveraging
 from bluecomm.optim.algorithms.one_sided import OneSided
+from bluecomm.optim.algorithms.onebit_adam import OneBitAdam
+from bluecomm.optim.algorithms.quorum_diloco import QuorumDiLoCo
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.registry import get_algorithm
 
@@ -90,9 +97,17 @@ def _symmetric(cluster: Cluster, ranks: int, nbytes: float) -> int:
     return _elsewhere(cluster, ranks, symmetric_hops(ranks))
 
 
+def _ring(cluster: Cluster, ranks: int, nbytes: float) -> int:
+    return _elsewhere(cluster, ranks, ring_hops(ranks))
+
+
 def _neighbors_and_machines(cluster: Cluster, ranks: int, nbytes: float) -> int:
     # An allreduce adds few connections to the neighbors'.
     return max(_neighbors(cluster, ranks, nbytes), _machines(cluster, ranks, nbytes))
+
+
+def _low_rank_machines(cluster: Cluster, ranks: int, nbytes: float) -> int:
+    return _machines(cluster, ranks, nbytes / exchanges.LOW_RANK)
 
 
 def _nobody(cluster: Cluster, ranks: int, nbytes: float) -> int:
@@ -133,6 +148,15 @@ BASIC: dict[tuple[str, bool], Method] = {
 METHODS: dict[tuple[str, bool], Method] = {
     **BASIC,
     ("bytegrad", False): Method(exchanges.coded_allreduce, _everyone, When.BACKWARD),
+    ("qadam", False): Method(exchanges.coded_allreduce, _everyone, When.AFTER),
+    ("onebit_adam", False): Method(exchanges.sign_allreduce, _everyone, When.AFTER),
+    ("zero_one_adam", False): Method(
+        exchanges.rare_sign_allreduce, _everyone, When.AFTER
+    ),
+    ("powersgd", False): Method(
+        exchanges.low_rank_allreduce, _low_rank_machines, When.BACKWARD
+    ),
+    ("demo", False): Method(exchanges.spectral_allgather, _everyone, When.AFTER),
     ("exact_diffusion", False): _EXACT,
     ("d2", False): _EXACT,
     ("extra", False): dataclasses.replace(_EXACT, when=When.HIDDEN),
@@ -140,17 +164,28 @@ METHODS: dict[tuple[str, bool], Method] = {
     ("momentum_tracking", False): dataclasses.replace(_TRACKING, deferred=0),
     ("push_diging", False): _TRACKING,
     ("decentlam", False): _EXACT,
+    ("choco", False): Method(exchanges.coded_neighbors, _symmetric, When.AFTER),
+    ("low_precision_decentralized", False): Method(
+        exchanges.coded_ring, _ring, When.AFTER
+    ),
     ("gossip_pga", False): Method(
         exchanges.gossip_pga, _neighbors_and_machines, When.AFTER
     ),
+    ("decentralized", False): dataclasses.replace(_MEAN, when=When.HIDDEN),
     ("local_sgd", False): _MEAN,
+    ("desloc", False): Method(exchanges.desloc, _machines, When.AFTER),
     ("diloco", False): _MEAN,
+    ("sparse_loco", False): Method(exchanges.sparse_allgather, _everyone, When.AFTER),
+    ("gasloc", False): Method(exchanges.random_matching, _everyone, When.AFTER),
     ("noloco", False): Method(exchanges.random_matching, _everyone, When.AFTER),
     ("win_put", False): _ASYNCHRONOUS,
     ("push_sum", False): _ASYNCHRONOUS,
     ("pull_get", False): dataclasses.replace(
         _ASYNCHRONOUS, pattern=exchanges.neighbor_get
     ),
+    # At most one round per step.
+    ("async", False): dataclasses.replace(_MEAN, when=When.HIDDEN),
+    ("quorum_diloco", False): Method(exchanges.server, _everyone, When.HIDDEN),
     ("local", False): Method(exchanges.nothing, _nobody, When.AFTER),
 }
 
@@ -188,8 +223,24 @@ def _copies(name: str, ranks: int) -> int:
         # more than there are out-neighbors. push_sum also keeps x.
         window = 4 * len(hops(ranks)) + 2 if ranks > 1 else 0
         return 2 + window + (name == "push_sum" and ranks > 1)
-    # Gradients are in buckets; averaging has a second half for the next values.
+    if issubclass(algorithm, QuorumDiLoCo):
+        # The server has base, p, m, a message of each rank, and the answer.
+        return 2 + 4 + ranks
+    # Gradients are in buckets; averaging has a second half for the next values, and
+    # sparse_loco its residuals instead.
     copies = 3 if algorithm.flat_parameters else 2
+    if issubclass(algorithm, AsyncModelAverage):
+        copies += 1  # a snapshot and its mean, and no second half
     if issubclass(algorithm, StatefulAveraging):
-        copies += len(algorithm.keeps) + len(algorithm.scratch)
+        width = 2 if algorithm.at_least is torch.float64 else 1
+        copies += width * (len(algorithm.keeps) + len(algorithm.scratch))
+    # Its momentum.
+    copies += name == "demo"
+    if issubclass(algorithm, MomentumAveraging):
+        # The values that are sent, and the errors of codes.
+        copies += 1 + issubclass(algorithm, OneBitAdam)
+        # The sum of local steps, and the values before them.
+        copies += 2 * (name == "zero_one_adam")
+    # Errors, and the sums of them and the gradients.
+    copies += 2 * (name == "powersgd")
     return copies

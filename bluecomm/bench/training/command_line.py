@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "in-neighbors in each step), bluecomm (backend of ddp and fsdp; default: "
         "gloo), silent (ddp without communication), ordinary (memory of the buckets of "
         "ddp:bluecomm), "
-        f"bucket=SIZE (default: {' '.join(default_names())})",
+        "bucket=SIZE, and the algorithm's own, such as outer_lr=2.0 "
+        f"(default: {' '.join(default_names())})",
     )
     _add_modes(parser.add_mutually_exclusive_group())
     parser.add_argument("--rounds", type=count, default=3, help="default: 3")

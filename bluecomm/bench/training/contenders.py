@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +18,9 @@ from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.process_groups.groups import BLUECOMM, ORDINARY_BUCKETS, Groups
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.sizes import parse_size
+from bluecomm.optim import QAdam
+from bluecomm.optim.algorithms.desloc import DesLoc
+from bluecomm.optim.algorithms.momentum_averaging import MomentumAveraging
 from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
@@ -50,6 +56,7 @@ class Contender:
             ``fsdp``.
         communicates: Whether ``ddp`` reduces its buckets; otherwise only its own copies
             remain, which take the same time with each backend.
+        settings: Options of the algorithm itself, and their values.
     """
 
     label: str
@@ -60,6 +67,7 @@ class Contender:
     every: int = 1
     backend: str = GLOO
     communicates: bool = True
+    settings: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def parse(cls, label: str) -> Contender:
@@ -99,12 +107,41 @@ class Contender:
         steps = option.removeprefix("every=")
         if steps != option and self._averages and steps.isdecimal() and int(steps):
             return {"every": int(steps)}
+        setting, _, value = option.partition("=")
+        if setting in self._names_of_settings():
+            with contextlib.suppress(ValueError, SyntaxError):
+                number = ast.literal_eval(value)
+                if isinstance(number, (int, float)):  # bool, too
+                    return {"settings": (*self.settings, (setting, number))}
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
             "parameter averaging also atc and every=STEPS, for neighbors also static, "
             "for ddp and fsdp bluecomm, for ddp also silent (without communication), "
-            "for ddp:bluecomm also ordinary"
+            "for ddp:bluecomm also ordinary, and the algorithm's own numbers and truth "
+            f"values{self._example()}"
         )
+
+    def _names_of_settings(self) -> list[str]:
+        """Return the names of the algorithm's own options."""
+        if self.name in _PLAIN:
+            return []
+        return list(inspect.signature(get_algorithm(self.name)).parameters)
+
+    def _example(self) -> str:
+        names = self._names_of_settings()
+        return f": {', '.join(names)}" if names else ", such as outer_lr=2.0"
+
+    @property
+    def needs_qadam(self) -> bool:
+        """Whether its algorithm takes no other optimizer than ``QAdam``."""
+        return self.name not in _PLAIN and issubclass(
+            get_algorithm(self.name), MomentumAveraging
+        )
+
+    @property
+    def needs_adam(self) -> bool:
+        """Whether its algorithm needs the state of ``torch.optim.Adam``."""
+        return self.name not in _PLAIN and issubclass(get_algorithm(self.name), DesLoc)
 
     @property
     def needs_all_ranks(self) -> bool:
@@ -112,6 +149,11 @@ class Contender:
         return self.name not in _PLAIN and (
             issubclass(get_algorithm(self.name), OneSided)
         )
+
+    @property
+    def depends_on_speed(self) -> bool:
+        """Whether the result of a training depends on the speed of ranks and links."""
+        return self.name not in _PLAIN and get_algorithm(self.name).depends_on_speed
 
     @property
     def needs_groups(self) -> bool:
@@ -176,9 +218,15 @@ class Trainer:
         elif self._comm.size > 1 and contender.name == FSDP:
             self._shard(contender, model)
         optimizer: Any = self._make_optimizer(model.parameters())
+        if contender.needs_qadam:
+            optimizer = QAdam(model.parameters(), lr=1e-6, warmup_steps=1)
+        elif contender.name == "demo":
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        elif contender.needs_adam:
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
         finish: Callable[[], None] = _do_nothing
         if contender.name not in _PLAIN:
-            optimizer = self._distributed(contender, model, optimizer)
+            optimizer = distribute(contender, model, optimizer, self._comm)
             if get_algorithm(contender.name).flat_parameters:
                 finish = (
                     optimizer.synchronize
@@ -215,22 +263,37 @@ class Trainer:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
 
-    def _distributed(
-        self, contender: Contender, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> Any:
-        options: dict[str, Any] = {"num_steps_per_communication": contender.every}
-        if contender.name in _AVERAGING:
-            options["order"] = contender.order
-        if not contender.is_static and self._comm.size > 1:
-            options.update(_one_peer(contender.name, self._comm))
-        return DistributedOptimizer(
-            optimizer,
-            model,
-            algorithm=contender.name,
-            bucket_bytes=contender.bucket_nbytes,
-            process_set=None if self._comm.size == size() else self._comm,
-            **options,
-        )
+
+def distribute(
+    contender: Contender,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    comm: Communicator,
+    **options: object,
+) -> Any:
+    """Return the distributed form of an optimizer with a contender's algorithm.
+
+    Args:
+        contender: A contender with an algorithm.
+        model: The model.
+        optimizer: The plain optimizer.
+        comm: The ranks that train.
+        **options: More options of the algorithm.
+    """
+    given: dict[str, Any] = {"num_steps_per_communication": contender.every, **options}
+    given.update(contender.settings)
+    if contender.name in _AVERAGING:
+        given["order"] = contender.order
+    if not contender.is_static and comm.size > 1:
+        given.update(_one_peer(contender.name, comm))
+    return DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm=contender.name,
+        bucket_bytes=contender.bucket_nbytes,
+        process_set=None if comm.size == size() else comm,
+        **given,
+    )
 
 
 def _one_peer(name: str, comm: Communicator) -> dict[str, object]:

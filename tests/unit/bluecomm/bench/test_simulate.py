@@ -148,6 +148,16 @@ def test_communication_is_hidden_behind_computation():
 METHODS_COST = {
     # Codes of S / 4, of which 7/8 go to others, twice.
     "bytegrad": (7 / 16, 14, 7, 2),
+    # Two allreduces of S / 1024, which are short: 3 times to another half of the ranks.
+    "powersgd": (2 * 3 / 1024, 6, 7, 4),
+    # The same, and flat memory for the momentum.
+    "qadam": (7 / 16, 14, 7, 3),
+    # A bit per value, and a scale for 4096 values; errors of the codes.
+    "onebit_adam": (7 / 4 * (1 / 32 + 1 / 4096), 14, 7, 4),
+    # The same every 16 steps; the sum of local steps, and the values before them.
+    "zero_one_adam": (7 / 64 * (1 / 32 + 1 / 4096), 14 / 16, 7, 6),
+    # 32 of 4096 coefficients, in 6 bytes instead of 4, to 7 ranks; the momentum.
+    "demo": (7 * 32 / 4096 * 6 / 4, 7, 7, 3),
     # Exponential-2: hops of 1, 2, 4. Values, next values, gradients, and kept tensors.
     "neighbor_allreduce:static": (3, 3, 5, 3),
     "gradient_tracking": (6, 6, 5, 6),
@@ -158,17 +168,32 @@ METHODS_COST = {
     "d2": (5, 5, 5, 4),
     "extra": (5, 5, 5, 4),
     "decentlam": (5, 5, 5, 5),
+    # Their codes of S / 4; h and s in float64.
+    "choco": (5 / 4, 5, 5, 7),
+    # A ring, with codes of S / 4; w, L and R.
+    "low_precision_decentralized": (1 / 2, 2, 2, 6),
     # A ring: 14 messages, 7/4 of the tensor.
     "gossip_pga": ((7 * 3 + 1.75) / 8, (7 * 3 + 14) / 8, 5, 3),
+    "decentralized": (1.75, 14, 2, 3),
     "local_sgd": (1.75, 14, 2, 3),
     "local_sgd:every=10": (0.175, 1.4, 2, 3),
+    # Three tensors.
+    "desloc:every=10": (0.175 * 3, 1.4, 2, 3),
     "diloco:every=100": (0.0175, 0.14, 2, 5),
+    # Codes of S / 128 for 7 ranks every 30 steps; p, and the residuals.
+    "sparse_loco": (7 / 128 / 30, 7 / 30, 7, 4),
+    "gasloc": (1, 1, 7, 5),
     "noloco": (1, 1, 7, 5),
     "noloco:every=50": (0.02, 0.02, 7, 5),
     # Values, gradients, 3 * 3 slots of mailboxes, 5 of the published value, and x.
     "win_put": (3, 3, 5, 16),
     "pull_get": (3, 6, 5, 16),
     "push_sum": (3, 3, 5, 17),
+    # Values, a snapshot, its mean, gradients.
+    "async": (1.75, 14, 2, 4),
+    # The server sends p to 7 ranks every 30 steps: values, gradients, base, p, m, eight
+    # messages, and the answer.
+    "quorum_diloco": (7 / 30, 7 / 30, 7, 14),
     "local": (0, 0, 0, 2),
 }
 
@@ -191,7 +216,8 @@ def test_timing_of_a_method():
         label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
         for label in METHODS_COST
     }
-    hidden = {"neighbor_allreduce:static", "extra", "win_put", "pull_get", "push_sum"}
+    hidden = {"neighbor_allreduce:static", "decentralized", "extra"}
+    hidden |= {"win_put", "pull_get", "push_sum", "async", "quorum_diloco"}
     for label, found in step_ms.items():
         exposed = found - 10_000
         assert (exposed == 0) == (label in hidden or label == "local"), label
@@ -263,6 +289,7 @@ def test_the_command_compares_with_train(tmp_path, capsys):
         (["--gbit-s", "0"], "latencies must be at least 0"),
         (["--step-ms", "0"], "step, parameters and ranks must be above 0"),
         (["--algorithms", "sgd"], "algorithm must be one of"),
+        (["--algorithms", "sparse_loco:k=8"], "options; leave out k"),
         (["--check", "no-such.json"], "No such file or directory: 'no-such.json'"),
         (["--check", "x", "--json", "y"], "--check prints only a table"),
         (["--from", "no-such.json"], "No such file or directory: 'no-such.json'"),

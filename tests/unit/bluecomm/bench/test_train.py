@@ -103,6 +103,10 @@ def test_contenders_are_named_with_options():
         2 << 20,
     )
     assert {"none", "ddp", "gradient_allreduce"} <= set(default_names())
+    label = "sparse_loco:k=32:every=4:outer_lr=2.5:uneven_inputs=True"
+    found = Contender.parse(label)
+    assert found.every == 4
+    assert dict(found.settings) == {"k": 32, "outer_lr": 2.5, "uneven_inputs": True}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,10 @@ def test_contenders_are_named_with_options():
         ("gradient_allreduce:every=2", "averaging also atc and every=STEPS"),
         ("noloco:every=0", "noloco has no option 'every=0'"),
         ("ddp:every=2", "ddp has no option"),
+        ("ddp:k=2", "ddp has no option 'k=2'.* such as outer_lr=2.0"),
+        ("sparse_loco:rate=2.0", "own numbers and truth values: k, outer_lr, error_"),
+        ("sparse_loco:k=many", "sparse_loco has no option 'k=many'"),
+        ("sparse_loco:k=", "sparse_loco has no option 'k='"),
         ("fsdp:bucket=1M", "fsdp has no option"),
         ("fsdp:bluecomm:ordinary", "fsdp has no option 'ordinary'"),
         ("gradient_allreduce:cta", "gradient_allreduce has no option"),

@@ -1,0 +1,1 @@
+"""Trains small tasks with each algorithm and compares losses, bytes and times."""
