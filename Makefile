@@ -3,6 +3,7 @@
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
 #   make test-gpu what needs a GPU; not part of make test
+#   make fakegpu  all tests over a GPU that is not there, with SEEDS seeds each
 #   make check    lint, types, commits, C++ warnings     make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
@@ -29,7 +30,8 @@ SHELL := /bin/bash
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu survive churn check clang-check \
+.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu fakegpu \
+    survive churn check clang-check \
     lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -190,6 +192,27 @@ run-native run-native-asan: run-%: build/%/tests
 $(TSAN_RUNS): run-native-tsan-%: build/native-tsan/tests
 	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests --part $*/2
 
+# --- A GPU that is not there: libcuda and libnccl for tests -------------------------------
+
+# Each library is compiled as one file. Symbols of libcuda serve libnccl, too.
+FAKEGPU := tests/support/fakegpu
+build/fakegpu/libcuda.so.1: $(addprefix $(FAKEGPU)/, \
+    report.cpp memory.cpp world.cpp cuda.cpp cuda_memory.cpp extras.cpp)
+build/fakegpu/libnccl.so.2: $(addprefix $(FAKEGPU)/, \
+    exchange.cpp mesh.cpp reduce.cpp operation.cpp group.cpp nccl.cpp) \
+    | build/fakegpu/libcuda.so.1
+build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)
+	@mkdir -p $(@D)
+	@echo "compile $@"
+	@printf '#include "$(CURDIR)/%s"\n' $(filter %.cpp,$^) | $(CXX) \
+	    $(filter-out -MMD -MP,$(CXXFLAGS_ALL)) $(CXXFLAGS_native) -x c++ - -x none \
+	    -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $@ $| -ldl
+
+# Every test over the fake, each with many seeds.
+SEEDS ?= 100
+fakegpu: $(VENV)/.dev $(VENV)/.extension build/fakegpu/libnccl.so.2
+	FAKEGPU_SEEDS=$(SEEDS) $(BIN)/pytest tests/fakegpu
+
 # --- Fuzzing: parsers of bytes from strangers, FUZZ_SECONDS in all ------------------------
 
 FUZZ_SECONDS ?= 60
@@ -221,7 +244,7 @@ test-unit: $(VENV)/.dev $(VENV)/.extension
 # Two at a time: they wait a lot, for processes, hosts, or things to be noticed. Faults
 # have the processor when they are.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	nice $(BIN)/pytest -m "not many_ranks" tests/mp
+	nice $(BIN)/pytest -m "not many_ranks" tests/mp tests/fakegpu
 
 test-hosts: $(VENV)/.dev $(VENV)/.extension
 	nice $(BIN)/pytest tests/cluster tests/examples
@@ -251,12 +274,12 @@ churn: $(VENV)/.dev $(VENV)/.extension
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE) $(wildcard $(FAKEGPU)/*.cpp $(FAKEGPU)/*.h)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(NATIVE)
+	$(BIN)/clang-format -i $(NATIVE) $(wildcard $(FAKEGPU)/*.cpp $(FAKEGPU)/*.h)
 
 check: lint $(VENV)/.extension
 	$(BIN)/mypy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from tests.launchers.support import (
 )
 from tests.support.entry_points import install_entry_points
 from tests.support.launch import ROOT
+from tests.support.python_path import python_path
 
 pytestmark = pytest.mark.cluster
 
@@ -47,7 +47,7 @@ def test_process_groups_of_two_hosts_meet_in_the_store_of_torch(cluster, tmp_pat
     hosts = cluster.hosts[:2]
     site = install_entry_points(tmp_path / "site")
     environ = {
-        "PYTHONPATH": os.pathsep.join(map(str, (site, ROOT))),
+        "PYTHONPATH": python_path(site, ROOT),
         "MASTER_ADDR": hosts[0].address,
         "MASTER_PORT": str(PORT),
         "WORLD_SIZE": "2",

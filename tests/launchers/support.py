@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.deadlines import JOB_S
 from tests.support.launch import ROOT
+from tests.support.python_path import python_path
 
 PROGRAM = "tests.launchers.programs"
 LIGHTNING = (sys.executable, "-m", "tests.launchers.lightning_script")
@@ -31,7 +32,7 @@ def run_launcher(
     """Run a command line to its end, and return its outcome."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(ROOT),
         "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         **(environ or {}),

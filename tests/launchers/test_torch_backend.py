@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.support.entry_points import install_entry_points
 from tests.support.launch import ROOT
 from tests.support.plain_ranks import run_ranks_of_env
 from tests.support.ports import held_port
+from tests.support.python_path import python_path
 
 pytestmark = pytest.mark.launchers
 
@@ -31,8 +31,7 @@ TORCHRUN = [
 def environ(tmp_path_factory):
     """Return variables with which Python finds the entry points of bluecomm."""
     site = install_entry_points(tmp_path_factory.mktemp("torch") / "site")
-    path = os.pathsep.join(map(str, (site, ROOT)))
-    return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {"PYTHONPATH": python_path(site, ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def run_by_hand(words, environ):

@@ -20,7 +20,6 @@ BLUECOMM = [
     {"torch"},
     {"__init__", "__main__"},
     {"bench"},
-    # Planned: docs/architecture.md says what they will hold.
     {"torch_backend", "lightning", "transformers", "data"},
     {"compat", "topology_util"},
     {"elastic"},
@@ -31,6 +30,7 @@ BLUECOMM = [
     {"ops"},
     {"compression"},
     {"runtime"},
+    {"device"},
     {"topology"},
     # Independent of the rest, for programs that do not use bluecomm.
     {"net"},
@@ -60,7 +60,7 @@ BFRUN = [
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # Only these packages import the extension; other code uses their Python interfaces.
-NATIVE_USERS = {"runtime", "ops", "window", "compression"}
+NATIVE_USERS = {"runtime", "ops", "window", "compression", "device"}
 # Both sides share the frames of the control plane and timelines. Without an agent, a
 # rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
@@ -282,7 +282,7 @@ def test_importing_bluecomm_loads_nothing_slow():
         module
         for module in MODULES["bluecomm"]
         if module.startswith("bluecomm.compression.kernels.")
-        and module.endswith((".jit", ".disk_cache", "_cpu"))
+        and module.endswith((".jit", ".disk_cache", ".cuda_launch", "_cpu", "_cuda"))
     }
     wrong = [
         str(item)

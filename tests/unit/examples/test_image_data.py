@@ -1,4 +1,4 @@
-"""The readers of published data sets, and their errors about other files."""
+"""The readers of published datasets, and their errors about other files."""
 
 import gzip
 import pickle
