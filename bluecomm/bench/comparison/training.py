@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bluecomm import Max, Sum, allreduce, averaged, barrier, rank, size, stats, win_free
+from bluecomm import Max, Sum, allreduce, averaged, barrier, rank, size, stats
 from bluecomm.bench.comparison.results import Curve
 from bluecomm.bench.comparison.tasks import Data, TrainingTask, loss_of
-from bluecomm.bench.training.contenders import Contender, distribute
+from bluecomm.bench.training.contenders import Contender, distribute, end_training
 from bluecomm.optim import QAdam
 from bluecomm.runtime import current_communicator
 
@@ -77,8 +77,7 @@ def train(
         points.append((end, *_evaluate(model, data)))
         sent += stats().bytes_sent - before  # evaluation does not count
     sent = stats().bytes_sent - sent
-    if contender.needs_all_ranks:
-        win_free()
+    end_training(contender, optimizer)
     cost = torch.tensor([1e3 * seconds, float(sent)], dtype=torch.float64)
     step_ms, sent_per_step = (
         allreduce(cost, op=Max, name="bench.compare.cost") / setting.steps

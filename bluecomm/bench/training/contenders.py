@@ -231,9 +231,6 @@ class Trainer:
                 finish = (
                     optimizer.synchronize
                 )  # otherwise it would send gradients again
-        end: Callable[[], object] = _do_nothing
-        if contender.needs_all_ranks:
-            end = win_free
         x = torch.ones(1)
 
         def step() -> None:
@@ -241,7 +238,7 @@ class Trainer:
             model(x).backward()
             optimizer.step()
 
-        return Training(step, finish, end)
+        return Training(step, finish, lambda: end_training(contender, optimizer))
 
     def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
         options: dict[str, Any] = {}
@@ -294,6 +291,21 @@ def distribute(
         process_set=None if comm.size == size() else comm,
         **given,
     )
+
+
+def end_training(contender: Contender, optimizer: Any) -> None:
+    """Free what the algorithm holds, and stop what it does in the background.
+
+    Otherwise its rounds would disturb the contenders after it. Collective.
+    """
+    if contender.needs_all_ranks:
+        win_free()
+        return
+    is_plain = contender.name in _PLAIN
+    if not is_plain and get_algorithm(contender.name).ends_with_others:
+        # The training has noticed that values are not finite.
+        with contextlib.suppress(FloatingPointError):
+            optimizer.abort()
 
 
 def _one_peer(name: str, comm: Communicator) -> dict[str, object]:
