@@ -12,6 +12,8 @@ from bluecomm.bench.curves import colours
 
 # Neighbors in the legend have similar colours.
 _DASHES = ("-", "--", ":", "-.")
+# An axis whose ends are this factor apart has room for powers of ten only.
+_WIDE = 300
 
 
 def draw(found: Comparison, folder: Path) -> dict[str, Path]:
@@ -35,6 +37,7 @@ def draw(found: Comparison, folder: Path) -> dict[str, Path]:
 
 def _draw(lines: list[Line], links: list[str], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     # The legend has a row for each line.
     height = max(5.2, 0.6 + 0.23 * len(lines))
@@ -61,6 +64,12 @@ def _draw(lines: list[Line], links: list[str], title: str, path: Path) -> None:
     for axes in panels:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = axis.get_view_interval()
+            steps = (1.0, 2.0, 5.0) if high < _WIDE * low else (1.0,)
+            axis.set_major_locator(LogLocator(subs=steps, numticks=12))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
     figure.suptitle(title)
     figure.legend(
