@@ -13,7 +13,6 @@ A tensor or an array is decoded without a copy: it lies in the memory of the fla
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import struct
 from typing import Any
@@ -21,19 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-ALIGNMENT = 64
+from bluecomm.data.stores.flat_reader import aligned, reader_of
+
 _LENGTH = struct.Struct("<I")
 _SCALARS = (type(None), bool, int, float, str)
-_DTYPES = {
-    str(value): value
-    for value in vars(torch).values()
-    if isinstance(value, torch.dtype)
-}
-
-
-def aligned(nbytes: int) -> int:
-    """Return the next multiple of ``ALIGNMENT``."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def encode_value(value: Any, *, allow_pickle: bool = True) -> list[Any]:
@@ -77,8 +67,8 @@ def decode_value(memory: memoryview, *, allow_pickle: bool = True) -> Any:
     try:
         (length,) = _LENGTH.unpack_from(memory)
         begin = _LENGTH.size + length
-        node = json.loads(str(memory[_LENGTH.size : begin], "ascii"))
-        return _Decoder(memory, aligned(begin), allow_pickle).decode(node)
+        read = reader_of(bytes(memory[_LENGTH.size : begin]), aligned(begin))
+        return read(memory, allow_pickle)
     except (ValueError, MemoryError):
         raise
     except Exception as error:
@@ -135,59 +125,3 @@ def _pickled(value: Any, buffers: list[Any], allow_pickle: bool) -> int:
         raise TypeError(f"a value of type {name} cannot be pickled: {error}") from error
     buffers.append(data)
     return len(data)
-
-
-class _Decoder:
-    """Reads the buffers in the order of the structure."""
-
-    def __init__(self, memory: memoryview, begin: int, allow_pickle: bool) -> None:
-        self._memory = memory
-        self._at = begin
-        self._allow_pickle = allow_pickle
-
-    def decode(self, node: Any) -> Any:
-        kind, content, *shape = node
-        if kind == "v":
-            return content
-        if kind == "l":
-            return [self.decode(one) for one in content]
-        if kind == "u":
-            return tuple([self.decode(one) for one in content])
-        if kind == "d":
-            return {name: self.decode(one) for name, one in content}
-        if kind == "t":
-            return self._tensor(_DTYPES[content], shape[0])
-        if kind == "a":
-            return self._array(np.dtype(content), shape[0])
-        begin = self._next(content)
-        data = self._memory[begin : begin + content]
-        if kind == "b":
-            return bytes(data)
-        if not self._allow_pickle:
-            raise ValueError(
-                "the store has a pickled value, and allow_pickle is False; pass "
-                "allow_pickle=True only if nobody else can write to the store"
-            )
-        return pickle.loads(data)
-
-    def _next(self, nbytes: int) -> int:
-        begin = self._at
-        self._at += aligned(nbytes)
-        return begin
-
-    # The whole memory is passed with an offset, because a slice of a memoryview would
-    # not keep the memoryview itself alive.
-    def _tensor(self, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-        count = math.prod(shape)
-        if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        begin = self._next(count * dtype.itemsize)
-        flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=begin)
-        return flat.view(shape)
-
-    def _array(self, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray[Any, Any]:
-        count = math.prod(shape)
-        if count * dtype.itemsize == 0:
-            return np.empty(shape, dtype)
-        begin = self._next(count * dtype.itemsize)
-        return np.frombuffer(self._memory, dtype, count, begin).reshape(shape)

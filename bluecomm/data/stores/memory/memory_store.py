@@ -11,13 +11,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from bluecomm.data.stores.flat_value import (
-    ALIGNMENT,
-    aligned,
-    decode_value,
-    encode_value,
-    nbytes_of,
-)
+from bluecomm.data.stores.flat_reader import ALIGNMENT, aligned
+from bluecomm.data.stores.flat_value import decode_value, encode_value, nbytes_of
 from bluecomm.data.stores.memory.attachment import Attachment
 from bluecomm.data.stores.memory.layout import (
     PAGE,

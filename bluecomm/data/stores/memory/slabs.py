@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bluecomm.data.stores.flat_value import ALIGNMENT
+from bluecomm.data.stores.flat_reader import ALIGNMENT
 from bluecomm.data.stores.memory.layout import (
     EMPTYING,
     FREE,
