@@ -85,6 +85,8 @@ def make_world(engine, kept):
         _forgotten=set(),
         _hard_limits_s={},
         _waiters=set(),
+        _waiting=set(),
+        _suspensions=0,
         _closed=False,
         _told_failing=False,
         _is_suspended=False,
@@ -148,6 +150,23 @@ def test_a_call_may_stand_and_a_window_request_may_not():
     assert [world.is_standing(number) for number in (1, 2, 3)] == [False] * 3
     call.is_standing = True
     assert [world.is_standing(number) for number in (1, 2, 3)] == [True, False, False]
+
+
+def test_requests_that_stand_are_not_waited_for():
+    class Waiting(Reading):
+        waited = ()
+
+        def pending(self):
+            return [{"id": 1}, {"id": 2}]
+
+        def wait(self, number, _):
+            self.waited += (number,)
+
+    call = call_with()
+    call.is_standing = True
+    world = make_world(Waiting(), {1: call, 2: call_with()})
+    world.wait_for_started()
+    assert world._engine.waited == (2,)
 
 
 def test_memory_is_in_use_by_operations_and_window_requests():
