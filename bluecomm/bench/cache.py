@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 
 from bfrun.text_table import align
+from bluecomm.basics import init, machine_size, rank
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.data_loading.cache_reads import ReadTimes, time_reads
+from bluecomm.bench.data_loading.cluster_reads import time_cluster_reads
 from bluecomm.bench.data_loading.epochs import time_epochs
 from bluecomm.bench.subcommand import Subparsers
 
@@ -22,9 +24,10 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand to the command line."""
     parser = subparsers.add_parser(
         "cache",
-        help="time reads of cached samples; needs no ranks",
+        help="time reads of cached samples",
         description="Read cached tensors and sum all their words, beside a plain read "
-        "of memory and of an LMDB file, in turns; and load an expensive dataset twice.",
+        "of memory and of an LMDB file, in turns; and load an expensive dataset twice. "
+        "With ranks on several machines, read those of this and of another machine.",
     )
     parser.add_argument(
         "--samples", type=count, default=64, help="samples of a size (default: 64)"
@@ -47,12 +50,17 @@ def _run(args: argparse.Namespace) -> int:
     if reason:
         print(f"cache: {reason}", file=sys.stderr)
         return 2
+    init()
+    if machine_size() > 1:
+        return _run_cluster(args)
     reads = []
     with tempfile.TemporaryDirectory() as folder:
         for nbytes in _SIZES:
             where = Path(folder) / str(nbytes)
             reads += time_reads(where, nbytes, args.samples, args.rounds)
     epochs = time_epochs(args.samples, args.load_ms * 1e-3)
+    if rank() > 0:
+        return 0
     print("\n".join(_table(reads)))
     print(
         f"\nepochs of {args.samples} samples of {args.load_ms:g} ms: first "
@@ -62,6 +70,19 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         values = {"reads": [one._asdict() for one in reads], "epochs": epochs._asdict()}
         args.json.write_text(json.dumps(values, indent=1))
+    return 0
+
+
+def _run_cluster(args: argparse.Namespace) -> int:
+    """Measure the store of several machines, and print a table on rank 0."""
+    reads = []
+    for nbytes in _SIZES:
+        reads += time_cluster_reads(nbytes, args.samples, args.rounds)
+    if rank() == 0:
+        print("\n".join(_table(reads)))
+        if args.json:
+            values = {"reads": [one._asdict() for one in reads]}
+            args.json.write_text(json.dumps(values, indent=1))
     return 0
 
 

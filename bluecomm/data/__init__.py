@@ -15,6 +15,7 @@ from bluecomm.data.load_balancing import (
 from bluecomm.data.loader import DataLoader
 from bluecomm.data.recordio.dataset import RecordIODataset
 from bluecomm.data.recordio.writer import RecordIOWriter
+from bluecomm.data.stores.cluster.cluster_store import ClusterStore
 from bluecomm.data.stores.lmdb_store import LmdbStore
 from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.redis_store import RedisStore
@@ -24,6 +25,7 @@ from bluecomm.data.tar.writer import TarWriter
 
 __all__ = [
     "CachedDataset",
+    "ClusterStore",
     "CorruptedFileError",
     "DataLoader",
     "DistributedBatchSampler",

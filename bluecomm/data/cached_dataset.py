@@ -39,7 +39,8 @@ class CachedDataset(Dataset[Any]):
     Args:
         dataset: Map-style dataset. If it has a method ``fingerprint()``, another
             result, a dictionary that JSON can hold, means another dataset.
-        store: ``"memory"``, ``"lmdb"``, ``"redis"``, or a ``SampleStore``.
+        store: ``"memory"``, ``"cluster"``, ``"lmdb"``, ``"redis"``, or a
+            ``SampleStore``.
         version: Text to change when samples change and nothing else tells.
         **options: Options of the store, such as ``budget``.
 
@@ -55,6 +56,7 @@ class CachedDataset(Dataset[Any]):
         TypeError: The dataset has no length, or the store has no such option.
         ImportError: The package of the store is not installed.
         OSError: The store cannot be opened.
+        NotInitializedError: ``"cluster"`` needs ``bluecomm.init()``.
     """
 
     def __init__(

@@ -69,7 +69,11 @@ def _recv(
 
 
 def post_receive(
-    tensor: torch.Tensor, src: int, tag: int, comm: Communicator
+    tensor: torch.Tensor,
+    src: int | None,
+    tag: int,
+    comm: Communicator,
+    timeout_s: float | None = None,
 ) -> Handle[int]:
     """Start a receive whose message may come at any time.
 
@@ -80,8 +84,10 @@ def post_receive(
         src: As for ``recv``.
         tag: As for ``recv``.
         comm: Ranks that it belongs to.
+        timeout_s: As for ``recv``.
     """
     call = _call_of(tensor, src, tag, comm)
+    call.timeout_s = timeout_s
     call.is_standing = True
     return comm.start(call)
 

@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 import bluecomm as bf
 from bluecomm.bench.data_loading.balance import measure
+from bluecomm.bench.data_loading.cluster_reads import time_cluster_reads
+from tests.support.cluster_cache import LENGTH, Reader
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -90,6 +92,29 @@ def test_the_benchmark_compares_samplers() -> None:
     assert slowest["torch's DistributedSampler"] > 1.1
     assert slowest["DistributedBatchSampler"] > 1.1
     assert all(one.step_ms > 0 for each in results for one in each)
+
+
+def read_from_the_cluster(folder: str) -> tuple[list[list[int]], int]:
+    reader = Reader(Path(folder, "loaded"))
+    parts = [reader.epoch(), reader.epoch()]
+    reader.read(range(LENGTH))
+    parts.append(reader.loaded())
+    reader.dataset.close()
+    return parts, reader.dataset.failures
+
+
+def test_machines_share_a_cache(tmp_path: Path) -> None:
+    results = run_ranks(4, read_from_the_cluster, str(tmp_path), machines=[0, 0, 1, 1])
+    for parts, failures in results:
+        assert parts == [list(range(LENGTH)), [], []]
+        assert failures == 0
+
+
+def test_the_benchmark_reads_from_another_machine() -> None:
+    first, second = run_ranks(2, time_cluster_reads, 4096, 2, 2, machines=[0, 1])
+    assert [one.reader for one in first] == ["cluster, own", "cluster, other"]
+    assert all(len(one.seconds) == 4 for one in first)
+    assert second == []
 
 
 class Draws:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from bluecomm.data.cached_dataset import CachedDataset
 
-_WORD_NBYTES = 8
+WORD_NBYTES = 8
 
 
 class ReadTimes(NamedTuple):
@@ -30,11 +30,11 @@ class ReadTimes(NamedTuple):
     seconds: list[float]
 
 
-class _Tensors(Dataset[torch.Tensor]):
+class Tensors(Dataset[torch.Tensor]):
     """Tensors whose words are their number."""
 
     def __init__(self, nbytes: int, samples: int) -> None:
-        self._words = nbytes // _WORD_NBYTES
+        self._words = nbytes // WORD_NBYTES
         self._samples = samples
 
     def __len__(self) -> int:
@@ -42,6 +42,18 @@ class _Tensors(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((self._words,), index)
+
+
+def budget_for(nbytes: int, samples: int) -> int:
+    """Return the bytes of memory in which some samples are kept for certain.
+
+    Args:
+        nbytes: Bytes of a sample.
+        samples: Number of samples.
+    """
+    # 64 times, because a value may have 1/64 of the budget, and twice for slabs that
+    # are not full.
+    return 128 * max(2 * nbytes, 64 << 10) + 2 * samples * nbytes
 
 
 def time_reads(folder: Path, nbytes: int, samples: int, rounds: int) -> list[ReadTimes]:
@@ -57,11 +69,9 @@ def time_reads(folder: Path, nbytes: int, samples: int, rounds: int) -> list[Rea
         RuntimeError: A reader read something else than was kept.
     """
     folder.mkdir(parents=True)
-    dataset = _Tensors(nbytes, samples)
+    dataset = Tensors(nbytes, samples)
     tensors = [dataset[i] for i in range(samples)]
-    # 64 times, because a value may have 1/64 of the budget, and twice for slabs that
-    # are not full.
-    budget = 128 * max(2 * nbytes, 64 << 10) + 2 * samples * nbytes
+    budget = budget_for(nbytes, samples)
     cached = {"memory": CachedDataset(dataset, "memory", budget=budget)}
     readers: dict[str, Callable[[int], Any]] = {"plain tensors": tensors.__getitem__}
     raw = None
@@ -71,11 +81,11 @@ def time_reads(folder: Path, nbytes: int, samples: int, rounds: int) -> list[Rea
         readers["raw lmdb"] = _RawReader(raw)
     readers.update({name: one.__getitem__ for name, one in cached.items()})
     times = {name: ReadTimes(nbytes, name, []) for name in readers}
-    expected = sum(range(samples)) * (nbytes // _WORD_NBYTES)
+    expected = sum(range(samples)) * (nbytes // WORD_NBYTES)
     # The first turn loads and maps, and is not counted.
     for turn in range(rounds + 1):
         for name, read in readers.items():
-            seconds, total = _timed_turn(read, samples)
+            seconds, total = timed_turn(read, samples)
             if total != expected:
                 raise RuntimeError(f"{name} read {total} instead of {expected}")
             if turn > 0:
@@ -87,7 +97,7 @@ def time_reads(folder: Path, nbytes: int, samples: int, rounds: int) -> list[Rea
     return list(times.values())
 
 
-def _timed_turn(read: Callable[[int], Any], samples: int) -> tuple[list[float], int]:
+def timed_turn(read: Callable[[int], Any], samples: int) -> tuple[list[float], int]:
     """Return the seconds of each sample, and the sum of all words."""
     seconds = []
     total = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bluecomm.data.stores.cluster.cluster_store import ClusterStore
 from bluecomm.data.stores.lmdb_store import LmdbStore
 from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.redis_store import RedisStore
@@ -12,6 +13,7 @@ from bluecomm.data.stores.store import SampleStore
 
 STORES: dict[str, Callable[..., SampleStore]] = {
     "memory": MemoryStore,
+    "cluster": ClusterStore,
     "lmdb": LmdbStore,
     "redis": RedisStore,
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+MachineId = tuple[str, int, int]
 
-def machine_id() -> tuple[str, int, int]:
+
+def machine_id() -> MachineId:
     """Return the boot of this machine, the name space of processes, and the user.
 
     Containers of one machine have their own process numbers, so they do not share.

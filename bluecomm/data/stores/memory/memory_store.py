@@ -21,7 +21,7 @@ from bluecomm.data.stores.memory.layout import (
     create_file,
     open_file,
 )
-from bluecomm.data.stores.memory.machine import machine_id
+from bluecomm.data.stores.memory.machine import MachineId, machine_id
 from bluecomm.data.stores.memory.slabs import class_of
 from bluecomm.data.stores.store import MISSING, SampleStore
 from bluecomm.data.world import DataWorld, check_same, on_all_ranks
@@ -47,18 +47,21 @@ class MemoryStore(SampleStore):
 
     Args:
         budget: Bytes of the memory on each machine. A value may have 1/64 of it.
+        machine: Ranks with different numbers do not share memory, as if they were on
+            different machines.
 
     Raises:
         ValueError: The budget is below 4 MiB.
     """
 
-    def __init__(self, budget: int = 1 << 30) -> None:
+    def __init__(self, budget: int = 1 << 30, *, machine: int = 0) -> None:
         if budget < _LEAST_BUDGET:
             raise ValueError(
                 f"MemoryStore: the budget must be at least {_LEAST_BUDGET} bytes, got "
                 f"{budget}"
             )
         self._slab_nbytes = budget // SLABS // PAGE * PAGE
+        self._machine = machine
         self._attached: Attachment | None = None
         # Process, descriptor and token, in a process that has received the store.
         self._origin: tuple[int, int, int] | None = None
@@ -84,10 +87,10 @@ class MemoryStore(SampleStore):
         self._layout = CacheLayout(self._slab_nbytes, length)
         made: list[int] = []
 
-        def make() -> tuple[tuple[str, int, int], int, int, int]:
+        def make() -> tuple[tuple[int, MachineId], int, int, int]:
             fd, token = create_file(self._layout)
             made.append(fd)
-            return machine_id(), os.getpid(), fd, token
+            return (self._machine, machine_id()), os.getpid(), fd, token
 
         try:
             everyone = on_all_ranks(world, "MemoryStore: making the memory", make)
@@ -150,11 +153,20 @@ class MemoryStore(SampleStore):
 
     def get(self, key: int) -> Any:
         """See ``SampleStore``."""
+        memory = self.get_flat(key)
+        return MISSING if memory is None else decode_value(memory)
+
+    def get_flat(self, key: int) -> memoryview | None:
+        """Return the flat bytes of a value, which the caller may write to, or None.
+
+        Raises:
+            TimeoutError: A stopped process holds the lock of the table.
+        """
         attached = self._attachment()
         with attached.locked(shared=True):
             location = attached.table.find(key)
             if location is None:
-                return MISSING
+                return None
             slab = attached.table.slab_at(location)
             attached.table.pin(slab, 1)
             begin = location + ALIGNMENT
@@ -165,25 +177,34 @@ class MemoryStore(SampleStore):
             if nbytes >= _LEAST_LENT_NBYTES:
                 with attached.mutex:
                     memory = attached.lent.lend(begin, nbytes)
-            value = attached.copy(begin, nbytes) if memory is None else memory
+            return attached.copy(begin, nbytes) if memory is None else memory
         finally:
             # The pin of a lent value ends with its last use.
             if memory is None:
                 with attached.mutex:
                     attached.table.pin(slab, -1)
-        return decode_value(value)
+
+    def has(self, key: int) -> bool:
+        """Return whether there is a value of a key."""
+        attached = self._attachment()
+        with attached.locked(shared=True):
+            return attached.table.find(key) is not None
 
     def put(self, key: int, value: Any, cost_s: float) -> None:
         """See ``SampleStore``."""
+        self.put_flat(key, encode_value(value), cost_s)
+
+    def put_flat(self, key: int, parts: list[Any], cost_s: float) -> None:
+        """Keep the flat bytes of a value, as ``put`` does.
+
+        Args:
+            key: Its key.
+            parts: Buffers that follow each other.
+            cost_s: Seconds that it took to load it. Values of cost 0 are worth least.
+        """
         attached = self._attachment()
-        parts = encode_value(value)
         nbytes = nbytes_of(parts)
-        total = aligned(ALIGNMENT + nbytes)
-        if total > self._slab_nbytes:
-            raise ValueError(
-                f"a value of {total} bytes exceeds 1/{SLABS} of the budget, which "
-                f"is {self._slab_nbytes} bytes; raise the budget"
-            )
+        total = self.check_size(nbytes)
         table = attached.table
         with attached.locked():
             if table.find(key) is not None:
@@ -205,6 +226,23 @@ class MemoryStore(SampleStore):
         finally:
             with attached.mutex:
                 table.pin(table.slab_at(location), -1)
+
+    def check_size(self, nbytes: int) -> int:
+        """Return the bytes that a value takes.
+
+        Args:
+            nbytes: Its flat bytes.
+
+        Raises:
+            ValueError: They are more than a value may have.
+        """
+        total = aligned(ALIGNMENT + nbytes)
+        if total > self._slab_nbytes:
+            raise ValueError(
+                f"a value of {total} bytes exceeds 1/{SLABS} of the budget, which "
+                f"is {self._slab_nbytes} bytes; raise the budget"
+            )
+        return total
 
     @contextlib.contextmanager
     def loading(self, key: int) -> Iterator[None]:
@@ -243,6 +281,7 @@ class MemoryStore(SampleStore):
         attached = self._attachment()
         return {
             "_slab_nbytes": self._slab_nbytes,
+            "_machine": self._machine,
             "_layout": self._layout,
             "_attached": None,
             "_origin": (os.getpid(), attached.fd, attached.token),

@@ -1,0 +1,72 @@
+"""The machines of a store, as one rank sees them: in use, silent, or lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from bluecomm.data.stores.cluster.owners import owner_of
+
+# A machine that did not answer is asked again after this time.
+_PAUSE_S = 30.0
+
+
+class CacheMachines:
+    """Who is asked for a key.
+
+    Args:
+        rank: This rank.
+        machine_of: Machine of each rank.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        own: Number of this rank's machine, which is always in use.
+        machine_of: Machine of each rank.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        machine_of: Mapping[int, int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.own = machine_of[rank]
+        self.machine_of = machine_of
+        self._rank = rank
+        self._clock = clock
+        self._left = set(machine_of)
+        self._silent_until: dict[int, float] = {}
+
+    @property
+    def ranks_left(self) -> list[int]:
+        """The ranks that have not gone, in ascending order."""
+        return sorted(self._left)
+
+    def is_lost(self, machine: int) -> bool:
+        """Return whether all ranks of a machine have gone."""
+        return all(self.machine_of[rank] != machine for rank in self._left)
+
+    def lose(self, rank: int) -> bool:
+        """Note that a rank has gone; return whether that is news."""
+        if rank == self._rank or rank not in self._left:
+            return False
+        self._left.discard(rank)
+        return True
+
+    def mute(self, machine: int) -> bool:
+        """Do without a machine for some time; return whether it was in use."""
+        now = self._clock()
+        was_in_use = self._silent_until.get(machine, now) <= now
+        self._silent_until[machine] = now + _PAUSE_S
+        return was_in_use
+
+    def owner_of(self, key: int) -> int:
+        """Return the machine that owns a key, among those in use."""
+        now = self._clock()
+        in_use = {self.machine_of[rank] for rank in self._left}
+        silent = {m for m, until in self._silent_until.items() if until > now}
+        return owner_of(key, (in_use - silent) | {self.own})
+
+    def server_of(self, machine: int) -> int:
+        """Return the rank through which a machine is asked: its lowest one left."""
+        return min(rank for rank in self._left if self.machine_of[rank] == machine)

@@ -1,0 +1,218 @@
+"""The way of messages and values between the cache servers of different ranks."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from bluecomm.data.stores.cluster.messages import (
+    MESSAGE_NBYTES,
+    CacheMessage,
+    Kind,
+    unpack,
+)
+from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
+from bluecomm.ops.recv import post_receive
+from bluecomm.ops.send import send_nonblocking
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.handle import abandon_all
+
+_MESSAGES_TAG = 0
+_FIRST_VALUE_TAG = 1
+# A receive that has waited for so long is replaced by another one.
+_LISTEN_S = 3600.0
+_RETRY_S = 1.0
+# How long a message may take to be sent, and a value to arrive.
+VALUE_LIMIT_S = 30.0
+
+# What to do at the end of a receive; whether the value has arrived.
+Then = Callable[[bool], None]
+
+
+class Inbox(Protocol):
+    """The methods of a server that its route calls, on any thread."""
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Have the server's thread call a function."""
+
+    def post_later(self, event: Callable[[], None], seconds: float) -> None:
+        """Have the server's thread call a function after some time; on this thread."""
+
+    def on_message(self, rank: int, message: CacheMessage) -> None:
+        """Take a message; on the server's thread."""
+
+    def on_lost(self, rank: int) -> None:
+        """Note that a rank cannot be reached any more; on the server's thread."""
+
+    def on_end(self, why: str) -> None:
+        """Note that no rank can be reached any more; on the server's thread."""
+
+
+class CacheRoute(abc.ABC):
+    """Sends messages and values to other ranks. The server's thread uses it."""
+
+    @abc.abstractmethod
+    def open(self, inbox: Inbox) -> None:
+        """Begin to receive messages."""
+
+    @abc.abstractmethod
+    def send(self, rank: int, message: CacheMessage, value: Any = None) -> None:
+        """Send a message and the value that follows it.
+
+        Args:
+            rank: The receiver.
+            message: The message.
+            value: Writable buffer of the value, which must stay as it is meanwhile.
+        """
+
+    @abc.abstractmethod
+    def receive(
+        self, rank: int, message: CacheMessage, memory: Any, then: Then
+    ) -> None:
+        """Receive the value that follows a message.
+
+        Args:
+            rank: The sender.
+            message: The message.
+            memory: Writable buffer of the value's size.
+            then: Called on the server's thread.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Receive no more messages."""
+
+
+class EngineRoute(CacheRoute):
+    """The way over the engine.
+
+    Args:
+        comm: The ranks of the store, which nobody else uses.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._inbox: Inbox | None = None
+        self._listening: Handle[int] | None = None
+        self._stop_watching: Callable[[], None] = lambda: None
+
+    def open(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        members = self._comm.world.members
+        self._stop_watching = members.listen(lambda: inbox.post(self._report_gone))
+        self._report_gone()
+        self._listen()
+
+    def send(self, rank: int, message: CacheMessage, value: Any = None) -> None:
+        head = torch.frombuffer(bytearray(message.pack()), dtype=torch.uint8)
+        self._start_send(head, rank, _MESSAGES_TAG)
+        if value is not None:
+            tensor = torch.frombuffer(value, dtype=torch.uint8)
+            self._start_send(tensor, rank, _value_tag(message))
+
+    def receive(
+        self, rank: int, message: CacheMessage, memory: Any, then: Then
+    ) -> None:
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        tag = _value_tag(message)
+        try:
+            handle = post_receive(tensor, rank, tag, self._comm, VALUE_LIMIT_S)
+        except BluecommError as error:
+            self._on_failure(rank, error)
+            then(False)
+            return
+        handle.on_finish(functools.partial(self._on_finish, handle, rank, then))
+
+    def close(self) -> None:
+        self._stop_watching()
+        if self._listening is not None:
+            abandon_all([self._listening], "the cache server has ended")
+            self._listening = None
+
+    def _start_send(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
+        try:
+            handle = send_nonblocking(
+                tensor, rank, tag, self._comm, timeout_s=VALUE_LIMIT_S
+            )
+        except BluecommError as error:
+            self._on_failure(rank, error)
+        else:
+            handle.on_finish(functools.partial(self._on_finish, handle, rank, None))
+
+    def _on_finish(self, handle: Handle[Any], rank: int, then: Then | None) -> None:
+        """Tell the server how a send or a receive has ended; on any thread."""
+        assert self._inbox is not None
+        is_done = True
+        try:
+            handle.wait()
+        except Exception as error:
+            is_done = False
+            self._on_failure(rank, error)
+        if then is not None:
+            self._inbox.post(functools.partial(then, is_done))
+
+    def _on_failure(self, rank: int, error: Exception) -> None:
+        if isinstance(error, PeerLostError):
+            assert self._inbox is not None
+            self._inbox.post(functools.partial(self._inbox.on_lost, rank))
+
+    def _report_gone(self) -> None:
+        assert self._inbox is not None
+        for rank in self._comm.world.members.gone:
+            if rank in self._comm.ranks:
+                self._inbox.on_lost(rank)
+
+    def _listen(self) -> None:
+        """Start to receive the next message; on the server's thread."""
+        assert self._inbox is not None
+        if self._comm.world.is_ending:
+            self._inbox.on_end("its world has ended")
+            return
+        message = torch.empty(MESSAGE_NBYTES, dtype=torch.uint8)
+        try:
+            self._listening = post_receive(
+                message, None, _MESSAGES_TAG, self._comm, _LISTEN_S
+            )
+        except BluecommError:  # the world is suspended, or ends
+            self._listen_later()
+            return
+        self._listening.on_finish(
+            functools.partial(self._on_message, self._listening, message)
+        )
+
+    def _listen_later(self) -> None:
+        assert self._inbox is not None
+        self._inbox.post_later(self._listen, _RETRY_S)
+
+    def _on_message(self, handle: Handle[int], memory: torch.Tensor) -> None:
+        """Pass a message on; on the thread of the callbacks."""
+        assert self._inbox is not None
+        try:
+            rank = handle.wait()
+        except CommunicationTimeout:
+            self._inbox.post(self._listen)
+        except Exception:
+            # All others are lost, the sender has failed, or the world ends.
+            self._inbox.post(self._listen_later)
+        else:
+            message = unpack(memory.numpy().tobytes())
+            self._inbox.post(functools.partial(self._take, rank, message))
+
+    def _take(self, rank: int, message: CacheMessage) -> None:
+        assert self._inbox is not None
+        self._listen()
+        self._inbox.on_message(rank, message)
+
+
+def _value_tag(message: CacheMessage) -> int:
+    """Return the tag of the value that follows a message.
+
+    It is used once, so that a value which nobody waits for any more cannot be taken for
+    another one.
+    """
+    is_answer = message.kind is Kind.FOUND
+    return _FIRST_VALUE_TAG + 2 * message.number + is_answer

@@ -1,0 +1,421 @@
+"""The store of several machines: owners, claims, and machines that are lost."""
+
+import itertools
+import logging
+import os
+import pickle
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from bluecomm.data.cached_dataset import CachedDataset
+from bluecomm.data.stores.cluster import local_socket, server
+from bluecomm.data.stores.cluster.claims import Claimant, Claims
+from bluecomm.data.stores.cluster.cluster_store import ClusterStore
+from bluecomm.data.stores.cluster.machines import CacheMachines
+from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
+from bluecomm.data.stores.cluster.owners import owner_of
+from bluecomm.data.stores.store import MISSING
+from bluecomm.data.world import DataWorld
+from bluecomm.errors import NotInitializedError
+from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.unit.bluecomm.data.cluster_network import BUDGET, Network
+from tests.unit.bluecomm.data.forks import fork, in_fork, kill
+
+NBYTES = 100 << 10
+
+
+@pytest.fixture
+def network():
+    made = Network()
+    yield made
+    made.close()
+
+
+def value_of(key):
+    return torch.full((NBYTES // 8,), key), {"label": key}
+
+
+def check(value, key):
+    assert value is not MISSING, key
+    assert (value[0] == key).all()
+    assert value[1] == {"label": key}
+
+
+def load(store, key):
+    """Read a key as ``CachedDataset`` does; return whether this loads it."""
+    if store.get(key) is not MISSING:
+        return False
+    with store.loading(key):
+        value = store.get(key)
+        if value is not MISSING:
+            check(value, key)
+            return False
+        store.put(key, value_of(key), 1.0)
+        return True
+
+
+def test_owners_are_spread_evenly_and_stay():
+    machines = range(5)
+    owners = [owner_of(key, machines) for key in range(5000)]
+    assert all(900 < owners.count(machine) < 1100 for machine in machines)
+    for key, owner in enumerate(owners):
+        assert owner_of(key, {0, 1, 2, 3, 4} - {(owner + 1) % 5}) == owner
+    moved = [owner_of(k, (0, 1, 2, 4)) for k, owner in enumerate(owners) if owner == 3]
+    assert all(moved.count(machine) > len(moved) / 6 for machine in (0, 1, 2, 4))
+
+
+def test_a_machine_is_silent_for_some_time_and_lost_with_its_last_rank():
+    now = [0.0]
+    machines = CacheMachines(0, {0: 0, 1: 1, 2: 1}, lambda: now[0])
+    key = next(key for key in range(100) if machines.owner_of(key) == 1)
+    assert machines.mute(1)
+    assert not machines.mute(1)
+    assert machines.owner_of(key) == 0
+    now[0] += 31
+    assert machines.owner_of(key) == 1
+    assert machines.server_of(1) == 1
+    assert machines.lose(1)
+    assert not machines.lose(1)
+    assert (machines.server_of(1), machines.is_lost(1)) == (2, False)
+    assert machines.lose(2)
+    assert machines.is_lost(1)
+    assert machines.owner_of(key) == 0
+    assert not machines.lose(0)
+
+
+class TestClaims:
+    """Ranks 0 and 1 are on machine 0, rank 2 on machine 1, rank 3 on machine 2."""
+
+    @pytest.fixture
+    def claims(self):
+        self.now = 0.0
+        made = Claims({0: 0, 1: 0, 2: 1, 3: 2}, 60.0, lambda: self.now)
+        self.numbers = itertools.count()
+        return made
+
+    def claimant(self, rank):
+        return Claimant(rank, CacheMessage(Kind.CLAIM, next(self.numbers), 7))
+
+    def test_one_machine_loads_and_the_others_wait_for_the_value(self, claims):
+        assert claims.claim(self.claimant(0))
+        second, third = self.claimant(2), self.claimant(3)
+        assert not claims.claim(second)
+        assert not claims.claim(third)
+        assert claims.end(7, 3, is_found=False) == []  # it does not load it
+        outcomes = claims.end(7, 0, is_found=True)
+        assert outcomes == [(second, True), (third, True)]
+        assert claims.end(7, 0, is_found=False) == []
+
+    def test_a_claim_without_a_value_passes_on(self, claims):
+        assert claims.claim(self.claimant(0))
+        second, third = self.claimant(2), self.claimant(3)
+        assert not claims.claim(second)
+        assert not claims.claim(third)
+        assert claims.end(7, 0, is_found=False) == [(second, False)]
+        assert claims.keys_of(2) == [7]
+        claims.forget(3)
+        assert claims.end(7, 2, is_found=False) == []
+        assert claims.claim(self.claimant(3))
+
+    def test_a_second_claim_of_a_machine_ends_the_first(self, claims):
+        assert claims.claim(self.claimant(0))
+        assert claims.claim(self.claimant(1))
+        assert not claims.claim(self.claimant(2))
+        assert claims.end(7, 0, is_found=False) == []
+        assert len(claims.end(7, 1, is_found=False)) == 1
+
+    def test_waits_end_at_the_limit(self, claims):
+        assert claims.claim(self.claimant(0))
+        assert claims.next_limit_s == float("inf")
+        late = self.claimant(2)
+        assert not claims.claim(late)
+        assert claims.next_limit_s == 60.0
+        self.now = 59.0
+        assert not claims.claim(self.claimant(3))
+        assert claims.take_late() == []
+        self.now = 60.0
+        assert claims.take_late() == [(late, False)]
+        # Its value ends the claim of the other one, too.
+        assert len(claims.end(7, 2, is_found=True)) == 1
+
+
+def test_values_are_found_on_all_machines(network):
+    first, second = network.stores
+    keys = network.keys_of(0, 3) + network.keys_of(1, 3)
+    assert all(load(first, key) for key in keys)
+    for store in (first, second):
+        for key in keys:
+            # Found values belong to the reader.
+            store.get(key)[0].zero_()
+            check(store.get(key), key)
+    for rank, store in enumerate(network.stores):
+        kept = [key for key in keys if store._memory.has(key)]
+        assert kept == network.keys_of(rank, 3)
+
+    def child():
+        for key in keys:
+            check(first.get(key), key)
+            check(pickle.loads(pickle.dumps(second)).get(key), key)
+        assert load(first, 999)
+
+    in_fork(child)
+    check(second.get(999), 999)
+
+
+def test_copies_are_kept_until_own_values_need_the_room():
+    network = Network(copies=True)
+    first, second = network.stores
+    loaded, found = network.keys_of(1, 2)
+    assert load(first, loaded)  # belongs to the other machine
+    assert load(second, found)
+    check(first.get(found), found)
+    network.cut.add(1)
+    for key in (loaded, found):
+        assert first._memory.has(key)
+        check(first.get(key), key)
+    for key in network.keys_of(0, 200):
+        first._memory.put(key, value_of(key), 1.0)
+    assert not first._memory.has(loaded)
+    network.close()
+
+
+def test_machines_that_miss_together_load_once(network):
+    loads = []
+
+    def read(store):
+        for key in range(40):
+            if load(store, key):
+                loads.append(key)
+
+    threads = [
+        threading.Thread(target=read, args=[store])
+        for store in network.stores
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(loads) == list(range(40))
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_claim_passes_on_when_loading_fails(network, owner):
+    first, second = network.stores
+    key = network.keys_of(owner)[0]
+
+    def fail():
+        with first.loading(key):
+            assert first.get(key) is MISSING
+            raise KeyError(key)
+
+    with pytest.raises(KeyError):
+        fail()
+    assert load(second, key)
+    check(first.get(key), key)
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_claim_passes_on_when_its_process_is_killed(network, owner):
+    first, second = network.stores
+    key = network.keys_of(owner)[0]
+    ready, told = os.pipe()
+
+    def child():
+        with first.loading(key):
+            os.write(told, b"x")
+            time.sleep(300)
+
+    pid = fork(child)
+    assert os.read(ready, 1)
+    loads = []
+    thread = threading.Thread(target=lambda: loads.append(load(second, key)))
+    thread.start()
+    wait_until(lambda: len(network.servers[owner]._claims._claims[key].waiting), "wait")
+    kill(pid)
+    thread.join(DEADLINE_S)
+    assert loads == [True]
+    for fd in (ready, told):
+        os.close(fd)
+
+
+def test_others_load_after_the_limit(monkeypatch):
+    monkeypatch.setattr(server, "LOADING_LIMIT_S", 0.05)
+    network = Network()
+    first, second = network.stores
+    key = network.keys_of(0)[0]
+    with first.loading(key):
+        assert load(second, key)
+        check(first._memory.get(key), key)
+    network.close()
+
+
+def test_a_lost_machine_is_reported_once_and_its_part_is_loaded_again(caplog):
+    network = Network(3)
+    keys = network.keys_of(0, 3) + network.keys_of(2, 6)
+    assert all(load(network.stores[0], key) for key in keys)
+    with caplog.at_level(logging.WARNING):
+        network.lose(2)
+        for rank in (0, 1):
+            network.settle(rank)
+        loads = [
+            key for key in keys for store in network.stores[:2] if load(store, key)
+        ]
+    assert loads == keys[3:]
+    warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [r.message for r in warned] == [
+        "the cache goes on without the machine of rank 2; its samples are loaded again"
+    ]
+    network.close()
+
+
+def test_requests_to_a_lost_machine_go_on(network):
+    """A claim that waits there, and a value that is on its way."""
+    first, second = network.stores
+    key = network.keys_of(1)[0]
+    loads = []
+    with second.loading(key):
+        thread = threading.Thread(target=lambda: loads.append(load(first, key)))
+        thread.start()
+        wait_until(lambda: (0, 1, Kind.CLAIM) in network.sent, "no claim")
+        network.lose(1)
+        thread.join(DEADLINE_S)
+    assert loads == [True]
+    assert first._memory.has(key)
+
+
+def test_a_silent_machine_is_reported_and_done_without(monkeypatch, caplog, network):
+    monkeypatch.setattr(server, "ANSWER_LIMIT_S", 0.05)
+    first = network.stores[0]
+    network.cut.add(1)
+    keys = network.keys_of(1, 3)
+    with caplog.at_level(logging.WARNING):
+        assert all(load(first, key) for key in keys)
+    assert [r.message for r in caplog.records] == [
+        "the cache server of rank 1 has not answered rank 0 for 0.05 s. Samples of its "
+        "machine are loaded again, and it is asked again later"
+    ]
+
+
+def test_a_machine_that_leaves_is_not_reported(network, caplog):
+    first, second = network.stores
+    key = network.keys_of(1)[0]
+    assert load(second, key)
+    second.close()
+    with caplog.at_level(logging.INFO):
+        network.settle(0)
+        assert load(first, key)
+    assert first._memory.has(key)
+    assert caplog.records == []
+
+
+def test_the_memory_of_the_machine_is_left_when_the_server_has_ended(network):
+    first = network.stores[0]
+    keys = network.keys_of(0, 2) + network.keys_of(1, 2)
+    check_of = [load(first, key) for key in keys[:2]]
+    assert check_of == [True, True]
+    network.servers[0].stop()
+    assert not load(first, keys[0])
+    assert load(first, keys[2])
+    assert not load(first, keys[2])
+
+
+def test_a_server_that_does_not_answer_is_reported_once(network, caplog, monkeypatch):
+    first = network.stores[0]
+    monkeypatch.setattr(
+        "bluecomm.data.stores.cluster.cluster_store._FIND_LIMIT_S", 0.05
+    )
+    blocked = threading.Event()
+    network.servers[0].post(lambda: blocked.wait(DEADLINE_S))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert first.get(network.keys_of(1)[0]) is MISSING
+            first._no_questions_until = 0.0
+    blocked.set()
+    [record] = caplog.records
+    assert "cache server of this rank has not answered process" in record.message
+
+
+def test_the_end_of_the_world_leaves_each_machine_its_memory(network, caplog):
+    first = network.stores[0]
+    key = network.keys_of(1)[0]
+    with caplog.at_level(logging.WARNING):
+        inbox = network.servers[0]
+        inbox.post(lambda: inbox.on_end("its world has ended"))
+        network.settle(0)
+    assert "goes on with the memory of single machines, because its" in caplog.text
+    assert load(first, key)
+    assert first._memory.has(key)
+
+
+def test_a_dataset_reads_each_sample_from_the_cluster(network):
+    class Opened(ClusterStore):
+        def __init__(self, store):
+            self.__dict__.update(store.__dict__)
+
+        def open(self, world, length, fingerprint):
+            pass
+
+    samples = [value_of(key) for key in range(30)]
+    datasets = [CachedDataset(samples, Opened(store)) for store in network.stores]
+    for _ in range(2):
+        for dataset in datasets:
+            for key in range(30):
+                check(dataset[key], key)
+    assert [(one.misses, one.hits) for one in datasets] == [(30, 30), (0, 60)]
+    assert [one.failures for one in datasets] == [0, 0]
+
+
+def test_values_that_are_too_large_are_refused(network):
+    first = network.stores[0]
+    key = network.keys_of(1)[0]
+    with first.loading(key), pytest.raises(ValueError, match="exceeds 1/64 of the bud"):
+        first.put(key, bytes(BUDGET // 64), 1.0)
+    assert load(network.stores[1], key)
+
+
+def test_ranks_without_bluecomm_are_refused():
+    store = ClusterStore(BUDGET)
+    with pytest.raises(NotInitializedError, match=r"the 2 ranks .* call bluecomm.init"):
+        store.open(DataWorld(0, 2), 10, "")
+    with pytest.raises(ValueError, match="the budget must be at least"):
+        ClusterStore(1)
+
+
+def test_a_rank_alone_uses_its_memory():
+    dataset = CachedDataset([1, 2], "cluster", budget=BUDGET)
+    assert [dataset[1] for _ in range(2)] == [2, 2]
+    assert (dataset.misses, dataset.hits) == (1, 1)
+    dataset.close()
+
+
+def test_other_users_are_refused(network, monkeypatch):
+    client = local_socket.LocalClient(network.servers[0].address)
+    find = CacheMessage(Kind.FIND, key=1)
+    monkeypatch.setattr(server, "is_own_user", lambda _: False)
+    with pytest.raises(OSError, match=r"closed the connection|Broken pipe|reset"):
+        client.ask(find, DEADLINE_S)
+    monkeypatch.setattr(local_socket, "is_own_user", lambda _: False)
+    with pytest.raises(OSError, match="another user has this address"):
+        client.ask(find, DEADLINE_S)
+
+
+def test_wrong_packets_are_refused(network):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(b"x")
+        with pytest.raises(OSError, match="sends no message: expected 40 bytes, got 1"):
+            local_socket.receive_packet(theirs)
+        fd, _ = local_socket.new_memory(64)
+        message = CacheMessage(Kind.KEEP, nbytes=128)
+        local_socket.send_packet(ours, message, fd)
+        with pytest.raises(OSError, match="sends less memory than a value needs"):
+            local_socket.receive_packet(theirs)
+        os.close(fd)
+        ours.close()
+        with pytest.raises(OSError, match="the other side has closed the connection"):
+            local_socket.receive_packet(theirs)
