@@ -8,7 +8,7 @@ from bluecomm.ops.reduce_op import Sum
 
 # Arguments of Bagua that change nothing here: buckets are always flat, and allreduce
 # chooses by itself how it crosses machines. ``hierarchical`` does change ``bytegrad``,
-# ``qadam`` and ``decentralized``, which have this option.
+# ``qadam`` and the decentralized algorithms, which have this option.
 _WITHOUT_EFFECT = {"flatten", "hierarchical"}
 _ARGUMENTS = {
     *("average", "peer_selection_mode", "communication_interval"),
@@ -43,23 +43,17 @@ def read_arguments(
     if algorithm == "async":
         more = _async(**given)
     elif algorithm in DECENTRALIZED:
-        more = _decentralized(algorithm, **given)
+        more = _decentralized(**given)
     else:
         more = _gradients(algorithm, **given)
     return algorithm, {**more, **rest}
 
 
 def _decentralized(
-    algorithm: str,
-    *,
-    communication_interval: int = 1,
-    flatten: bool = True,
-    **more: Any,
+    *, communication_interval: int = 1, flatten: bool = True, **more: Any
 ) -> dict[str, Any]:
     if communication_interval != 1:
         more["num_steps_per_communication"] = communication_interval
-    if algorithm != "decentralized":
-        more.pop("hierarchical", None)  # its ring has all ranks
     return more
 
 

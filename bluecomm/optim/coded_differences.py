@@ -17,9 +17,8 @@ import torch
 from bluecomm.compression import Codec
 from bluecomm.ops.neighbor_allgather import neighbor_allgather_nonblocking
 from bluecomm.ops.tensor import shared_empty
-from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.runtime import Handle
+from bluecomm.runtime import Communicator, Handle
 
 # Codes begin at a multiple of this number.
 _ALIGNMENT_NBYTES = 32
@@ -63,7 +62,7 @@ class CodedDifferences:
     so they are sent in the type of the parameters, but at least float32.
 
     Args:
-        context: The optimizer; its world has at least two ranks.
+        comm: Ranks that publish tensors, at least two, this one included.
         bucket: The bucket.
         codec: The codec, which encodes float32.
 
@@ -71,8 +70,8 @@ class CodedDifferences:
         ValueError: The codec cannot encode as many values.
     """
 
-    def __init__(self, context: Context, bucket: Bucket, codec: Codec) -> None:
-        self._context = context
+    def __init__(self, comm: Communicator, bucket: Bucket, codec: Codec) -> None:
+        self._comm = comm
         self._bucket = bucket
         self._dtype = torch.promote_types(bucket.dtype, torch.float32)
         self._codec = codec
@@ -89,6 +88,8 @@ class CodedDifferences:
         sources: Sequence[int],
         destinations: Sequence[int],
         name: str,
+        *,
+        enable_topo_check: bool,
     ) -> tuple[PublishedChange, Handle[torch.Tensor]]:
         """Start to send a difference.
 
@@ -98,6 +99,7 @@ class CodedDifferences:
             sources: Members that send to this rank.
             destinations: Members that this rank sends to.
             name: Name of the operation.
+            enable_topo_check: As in ``neighbor_allgather``.
 
         Returns:
             This rank's own message, and the operation, for ``received``.
@@ -125,9 +127,9 @@ class CodedDifferences:
             sent,
             src_ranks=sources,
             dst_ranks=destinations,
-            enable_topo_check=self._context.settings.enable_topo_check,
+            enable_topo_check=enable_topo_check,
             name=name,
-            process_set=self._context.comm,
+            process_set=self._comm,
         )
         return self._read(sent), handle
 

@@ -11,7 +11,8 @@ from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.finite import is_finite
-from bluecomm.optim.machine_gradients import Machines, coded_gradients
+from bluecomm.optim.machine_gradients import coded_gradients
+from bluecomm.optim.machines import Machines
 
 
 class CodedMomentum:

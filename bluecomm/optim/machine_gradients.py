@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.ops.allreduce import allreduce_nonblocking_
-from bluecomm.ops.broadcast import broadcast_nonblocking_
-from bluecomm.ops.reduce_op import Sum
-from bluecomm.ops.refusal import Operation, is_marked, refuse
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_gradients import CodedGradients
-from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.chained_handle import ChainedHandle
-from bluecomm.runtime.handle import DoneHandle
+from bluecomm.optim.machines import MachineExchange, Machines
+from bluecomm.runtime import Handle
+from bluecomm.runtime.handle import DoneHandle, MappedHandle
 
 
 def coded_gradients(
@@ -32,33 +28,6 @@ def coded_gradients(
     if machines is None:
         return CodedGradients(context, bucket, codec, feedback)
     return MachineGradients(context, bucket, codec, feedback, machines)
-
-
-@dataclasses.dataclass(frozen=True)
-class Machines:
-    """Ranks that work together in a hierarchical exchange.
-
-    Attributes:
-        local: The ranks of this machine.
-        first_ranks: The first rank of each machine.
-    """
-
-    local: Communicator
-    first_ranks: Communicator
-
-    @classmethod
-    def of(cls, context: Context) -> Machines:
-        """Return the machines of an optimizer's ranks, for its own operations."""
-        comm = context.comm
-        members = [comm.layout.members(k) for k in range(comm.machine_size)]
-        local = [comm.ranks[member] for member in members[comm.machine_rank]]
-        first_ranks = [comm.ranks[first] for first, *_ in members]
-        # Optimizers of other process sets may have an equal name and equal first ranks.
-        owner = f"{comm.group_id}.{context.name}"
-        return cls(
-            Communicator(comm.world, local, owner=f"{owner}.machine"),
-            Communicator(comm.world, first_ranks, owner=f"{owner}.machines"),
-        )
 
 
 class MachineGradients(CodedGradients):
@@ -88,36 +57,26 @@ class MachineGradients(CodedGradients):
     ) -> None:
         comm = machines.first_ranks
         super().__init__(context, bucket, codec, feedback, comm=comm, counters=1)
-        self._local = machines.local
-        self._name = f"{bucket.name}.machine"
-        # How many of the parts behind the sum inside the machine this rank has started,
-        # or refused itself.
-        self._parts = 0
+        self._levels = MachineExchange(
+            machines,
+            self._gradients.flat,
+            f"{bucket.name}.machine",
+            self._start_between,
+            self._refused_between,
+        )
 
     def start(self, *, is_active: bool) -> None:
-        gradients = self._gradients
-        gradients.counters[0] = float(is_active)
-        self._parts = 0
-        inside = allreduce_nonblocking_(
-            gradients.flat, op=Sum, name=self._name, process_set=self._local
-        )
-        self._handle = ChainedHandle(
-            inside, self._between_machines, self._hand_down, on_failure=self._give_up
-        )
-
-    def _between_machines(self, _: torch.Tensor) -> Handle[Any]:
-        """Start the exchange of the first ranks, once a machine's sum is here."""
-        handle = self._start_between()
-        self._parts = 1
-        return handle
+        self._gradients.counters[0] = float(is_active)
+        self._handle = self._levels.start()
 
     def _start_between(self) -> Handle[Any]:
+        """Start the exchange of the first ranks, once a machine's sum is here."""
         gradients = self._gradients
         active = round(float(gradients.counters[0]))
         states = (gradients.flags > 0).to(torch.uint8)
         states += gradients.sparse_flags > 0
         if self._exchange is not None:
-            return self._start(active, states)
+            return MappedHandle(self._start(active, states), self._count)
         if self._comm.size == 1:
             # The machine is the only one, so all its ranks know the same.
             head = torch.tensor([active, *states.tolist()])
@@ -126,17 +85,12 @@ class MachineGradients(CodedGradients):
                 gradients.values.div_(divisor)
         return DoneHandle(None)
 
-    def _hand_down(self, _: object) -> Handle[Any]:
-        """Start the broadcast of the result inside the machine."""
-        gradients = self._gradients
-        if self._comm.size == 1:
-            return DoneHandle(None)
-        if self._exchange is not None:
-            gradients.counters[0] = float(self._active > 0)
-        self._parts = 2  # a broadcast that cannot start refuses itself
-        return broadcast_nonblocking_(
-            gradients.flat, self._local.ranks[0], self._name, self._local
-        )
+    def _count(self, _: object) -> None:
+        """Tell the other ranks of the machine whether any rank has data."""
+        self._gradients.counters[0] = float(self._active > 0)
+
+    def _refused_between(self) -> Iterator[Operation]:
+        return super().refused()
 
     def finish(self, *, is_active: bool) -> int:
         """Wait for the exchange; see ``CodedGradients``.
@@ -153,12 +107,3 @@ class MachineGradients(CodedGradients):
     def refused(self) -> Iterator[Operation]:
         """Describe nothing: a round begins with operations of other communicators."""
         return iter(())
-
-    def _give_up(self, error: Exception) -> None:
-        """Tell the others which operations this rank does not start."""
-        is_refused = self._parts > 0 or is_marked(error)
-        if self._exchange is not None and not is_refused:
-            refuse(self._comm, self._exchange.refused(), error)
-        if self._parts < 2 and self._comm.size > 1:
-            operation: Operation = ("broadcast", self._name, None)
-            refuse(self._local, [operation], error)

@@ -143,8 +143,9 @@ class Layout:
         return self.flat(self.parts(decoded))
 
 
-def ring_rounds(layout, size):
-    """Average on a ring, as Bagua does."""
+def ring_rounds(layout, ranks):
+    """Average on a ring of nodes with these numbers of ranks, as Bagua does for one."""
+    size = len(ranks)
     w, left, right = (
         [torch.zeros(layout.numel, dtype=layout.dtype) for _ in range(size)]
         for _ in range(3)
@@ -152,13 +153,17 @@ def ring_rounds(layout, size):
 
     def average(x, number):
         q = []
-        for own, mine, one, other in zip(x, w, left, right, strict=True):
-            d = own.sub(mine, alpha=5 / 3).add(one, alpha=1 / 3)
-            q.append(layout.coded(MinMaxUInt8(), d.add(other, alpha=1 / 3), number))
-        for rank in range(size):
-            w[rank].add_(q[rank])
-            left[rank].add_(q[rank - 1])
-            right[rank].add_(q[(rank + 1) % size])
+        for k in range(size):
+            to_left, to_right = (
+                min(1.0, ranks[(k + hop) % size] / ranks[k]) / 3 for hop in (-1, 1)
+            )
+            d = x[k].sub(w[k], alpha=1 + (to_left + to_right))
+            d.add_(left[k], alpha=to_left).add_(right[k], alpha=to_right)
+            q.append(layout.coded(MinMaxUInt8(), d, number))
+        for k in range(size):
+            w[k].add_(q[k])
+            left[k].add_(q[k - 1])
+            right[k].add_(q[(k + 1) % size])
         return [one.clone() for one in w]
 
     return average
@@ -196,17 +201,30 @@ def expected(case, size):
     algorithm, options, dtype = CASES[case]
     layout = Layout(dtype)
     if algorithm == LPD:
-        average = ring_rounds(layout, size)
+        average = ring_rounds(layout, [1] * size)
     else:
         codec = options.get("codec", MinMaxUInt8())
         average = choco_rounds(layout, size, codec, options.get("gamma", 1.0))
     every = options.get("num_steps_per_communication", 1)
-    x = [start_of(rank, dtype) for rank in range(size)]
+    return steps_of(average, layout, range(size), dtype, every)
+
+
+def steps_of(average, layout, ranks, dtype, every):
+    """Yield the parameters of some ranks after each step.
+
+    Args:
+        average: Takes the flat parameters of all of them and the number of the round,
+            and returns the next ones.
+        layout: The flat form.
+        ranks: The ranks, whose numbers choose their parameters and gradients.
+        dtype: Type of the parameters.
+        every: Steps from one round to the next.
+    """
+    x = [start_of(rank, dtype) for rank in ranks]
     for step in range(STEPS):
-        for rank in range(size):
-            for part, gradient in zip(
-                x[rank], gradients_of(rank, step, dtype), strict=True
-            ):
+        for rank, parts in zip(ranks, x, strict=True):
+            gradients = gradients_of(rank, step, dtype)
+            for part, gradient in zip(parts, gradients, strict=True):
                 part.add_(gradient, alpha=-RATE)
         if (step + 1) % every == 0:
             flats = [layout.flat(parts) for parts in x]
@@ -218,27 +236,31 @@ def expected(case, size):
 # -- steps and checkpoints -------------------------------------------------------------
 
 
+def train_and_resume(algorithm, options, dtype):
+    """Return the parameters after every other step, and the state at the end.
+
+    Checks that a training that is resumed after three steps ends alike.
+    """
+    model, optimizer = make(algorithm, options, dtype)
+    seen, saved = [], None
+    for step in range(STEPS):
+        take_step(model, optimizer, step)
+        if step % 2:  # otherwise the round is under way during the next step
+            seen.append(values_of(model, optimizer))
+        if step == 2:
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    resumed, other = make(algorithm, options, dtype)
+    resumed.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    for step in range(3, STEPS):
+        take_step(resumed, other, step)
+    for one, same in zip(values_of(resumed, other), seen[-1], strict=True):
+        assert torch.equal(one, same)
+    return seen, memory_of(optimizer)
+
+
 def train_all():
-    """Return the parameters after each step, and the state at the end, of each case."""
-    found = {}
-    for case, arguments in CASES.items():
-        model, optimizer = make(*arguments)
-        seen, saved = [], None
-        for step in range(STEPS):
-            take_step(model, optimizer, step)
-            if step % 2:  # otherwise the round is under way during the next step
-                seen.append(values_of(model, optimizer))
-            if step == 2:
-                saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-        resumed, other = make(*arguments)
-        resumed.load_state_dict(saved[0])
-        other.load_state_dict(saved[1])
-        for step in range(3, STEPS):
-            take_step(resumed, other, step)
-        for one, same in zip(values_of(resumed, other), seen[-1], strict=True):
-            assert torch.equal(one, same), case
-        found[case] = seen, memory_of(optimizer)
-    return found
+    return {case: train_and_resume(*arguments) for case, arguments in CASES.items()}
 
 
 @pytest.mark.parametrize("machines", [[0, 0], [0, 0, 1, 1]])

@@ -12,7 +12,8 @@ from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_gradients import CodedGradients
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.failures import Failures
-from bluecomm.optim.machine_gradients import Machines, coded_gradients
+from bluecomm.optim.machine_gradients import coded_gradients
+from bluecomm.optim.machines import Machines
 from bluecomm.optim.registry import register_algorithm
 
 

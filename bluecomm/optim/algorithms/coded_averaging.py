@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,13 @@ from bluecomm.optim.coded_differences import (
     StateRound,
 )
 from bluecomm.optim.exchanges.exchange import Exchange
+from bluecomm.optim.exchanges.machine_ring import MachineRing
 from bluecomm.optim.exchanges.symmetric import SymmetricExchange
+from bluecomm.optim.machine_mean import MachineMean, Published
+from bluecomm.optim.machines import Machines
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import name_of
-from bluecomm.runtime import Handle, parameters
+from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.handle import MappedHandle
 
 
@@ -42,8 +45,13 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
     added by nobody. The sender and its neighbors raise an error at the end of the
     round, and their states still belong together.
 
+    A hierarchical algorithm takes the mean of each machine in full precision. The first
+    ranks publish the means and keep the state, and all ranks of a machine get the same
+    bits. On a single machine nothing is encoded.
+
     Args:
         codec: Encodes the differences.
+        hierarchical: Whether machines publish tensors, instead of ranks.
         uneven_inputs: Let ranks ``join`` when they run out of data.
     """
 
@@ -55,6 +63,7 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         self,
         codec: Codec,
         *,
+        hierarchical: bool = False,
         topology: object = None,
         uneven_inputs: bool = False,
     ) -> None:
@@ -65,8 +74,13 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             )
         super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
         self._codec = codec
+        self._is_hierarchical = hierarchical
+        if hierarchical:
+            self.communication_type = CommunicationType.hierarchical_neighbor_allreduce
+        self._machines: Machines | None = None
+        self._means: dict[Bucket, MachineMean] = {}
         self._coded: dict[Bucket, CodedDifferences] = {}
-        self._graph: SymmetricExchange
+        self._graph: SymmetricExchange | MachineRing
         self._progress = StateRound(0, 0)
         # The runs of the neighbors, and the graph, whose changes the state contains.
         self._runs: dict[int, int] = {}
@@ -109,6 +123,25 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
 
     # -- rounds ------------------------------------------------------------------------
 
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        if self._is_hierarchical and self._has_rounds:
+            self._machines = Machines.of(self.context)
+            if not self._publishes:
+                self.keeps = ()
+        super().setup(buckets)
+
+    @property
+    def publishers(self) -> Communicator:
+        """The ranks that publish tensors; a member is a node of the graph."""
+        if self._machines is None:
+            return self.context.comm
+        return self._machines.first_ranks
+
+    @property
+    def _publishes(self) -> bool:
+        """Whether this rank publishes tensors."""
+        return self.publishers.included and self.publishers.size > 1
+
     def make_exchange(self) -> Exchange:
         self._graph = SymmetricExchange(
             self.context.comm,
@@ -130,9 +163,39 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             return super().send(bucket, weights)
         if not self._is_under_way:
             self._begin()
-        sources, destinations = _peers_of(weights)
         current = bucket.parameters.current.to(self.memory.dtype_for(bucket))
         bucket.parameters.lend()
+        if self._machines is None:
+            handle = self._publish(bucket, weights, current)
+        else:
+            handle = self._means[bucket].start(
+                current,
+                lambda mean: self._publish(bucket, weights, mean),
+                lambda: [_operation(bucket, weights)],
+                [self.context.comm.machine_rank, *_peers_of(weights)[0]],
+            )
+
+        def finish(published: Published) -> torch.Tensor:
+            for position, member in published.not_finite:
+                ranks = self._not_finite.setdefault(bucket.slots[position].name, [])
+                ranks += self._ranks_of(member)
+            result = current if published.values is None else published.values
+            return bucket.parameters.next.copy_(result)
+
+        return MappedHandle(handle, finish)
+
+    def _publish(
+        self, bucket: Bucket, weights: Weights, current: torch.Tensor
+    ) -> Handle[Published]:
+        """Start to exchange the changes of a bucket with the neighbors.
+
+        Args:
+            bucket: The bucket.
+            weights: The weights of the round.
+            current: As in ``difference``.
+        """
+        sources, destinations = _peers_of(weights)
+        checks = self.context.settings.enable_topo_check and self._machines is None
         coded = self._coded[bucket]
         own, handle = coded.start(
             self.difference(bucket, current),
@@ -140,33 +203,56 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             sources,
             destinations,
             _name_of(bucket),
+            enable_topo_check=checks,
         )
 
-        def finish(messages: torch.Tensor) -> torch.Tensor:
-            self._add(bucket, weights, own, coded.received(messages, sources))
+        def finish(messages: torch.Tensor) -> Published:
+            received = coded.received(messages, sources)
+            self._add(bucket, weights, own, received)
+            not_finite = [
+                (position, member)
+                for member, message in {self.publishers.rank: own, **received}.items()
+                for position in message.not_finite
+            ]
             is_intact = own.values is not None
-            result = self.combined(bucket, current) if is_intact else current
-            return bucket.parameters.next.copy_(result)
+            values = self.combined(bucket, current) if is_intact else None
+            return Published(values, not_finite)
 
         return MappedHandle(handle, finish)
+
+    def _ranks_of(self, member: int) -> list[int]:
+        """Return the ranks whose values a member publishes."""
+        comm = self.context.comm
+        members = [member]
+        if self._machines is not None:
+            members = comm.layout.members(member)
+        return [comm.ranks[one] for one in members]
 
     def refused(
         self, bucket: Bucket, exchange: Exchange, weights: Weights
     ) -> Operation:
         if exchange is not self._graph:
             return super().refused(bucket, exchange, weights)
-        sources, destinations = _peers_of(weights)
-        needs = parameters(
-            sources=tuple((member, 1.0) for member in sources),
-            destinations=tuple((member, 1.0) for member in destinations),
-        )
-        return "neighbor_allgather", _name_of(bucket), needs
+        return _operation(bucket, weights)
+
+    def refused_join(self) -> Iterator[Operation]:
+        if self._machines is None:
+            return super().refused_join()
+        self._check_join()
+        return iter(())  # a round begins with operations of other communicators
 
     def _make_memory(self, buckets: Sequence[Bucket]) -> None:
         super()._make_memory(buckets)
-        if self._has_rounds:
+        if self._has_rounds and self._publishes:
             self._coded = {
-                bucket: CodedDifferences(self.context, bucket, self._codec)
+                bucket: CodedDifferences(self.publishers, bucket, self._codec)
+                for bucket in buckets
+            }
+        if self._machines is not None:
+            self._means = {
+                bucket: MachineMean(
+                    self._machines, bucket, self.memory.dtype_for(bucket)
+                )
                 for bucket in buckets
             }
 
@@ -190,11 +276,6 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         """Add what this rank and its neighbors have sent to the state."""
         for member, message in received.items():
             self._check(member, message.progress)
-        comm = self.context.comm
-        for member, message in {comm.rank: own, **received}.items():
-            for position in message.not_finite:
-                ranks = self._not_finite.setdefault(bucket.slots[position].name, [])
-                ranks.append(comm.ranks[member])
         if own.values is not None:
             self.add_own(bucket, weights.self_weight or 0.0, own.values)
         for member, message in received.items():
@@ -208,7 +289,7 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         Raises:
             MismatchError: It does not.
         """
-        comm, rounds = self.context.comm, self._progress.rounds
+        comm, rounds = self.publishers, self._progress.rounds
         if rounds == progress.rounds == 0:
             self._runs[member] = progress.run
         if (progress.rounds, progress.run) == (rounds, self._runs.get(member)):
@@ -279,6 +360,16 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
 def _peers_of(weights: Weights) -> tuple[list[int], list[int]]:
     """Return the members that a rank receives from and sends to."""
     return list(weights.src_weights or ()), list(weights.dst_weights or ())
+
+
+def _operation(bucket: Bucket, weights: Weights) -> Operation:
+    """Describe the exchange of a bucket, which is not started."""
+    sources, destinations = _peers_of(weights)
+    needs = parameters(
+        sources=tuple((member, 1.0) for member in sources),
+        destinations=tuple((member, 1.0) for member in destinations),
+    )
+    return "neighbor_allgather", _name_of(bucket), needs
 
 
 def _name_of(bucket: Bucket) -> str:

@@ -8,7 +8,8 @@ from bluecomm.compression import MinMaxUInt8
 from bluecomm.optim.algorithms.coded_averaging import CodedAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import Exchange
-from bluecomm.optim.registry import register_algorithm
+from bluecomm.optim.exchanges.machine_ring import MachineRing
+from bluecomm.optim.registry import name_of, register_algorithm
 from bluecomm.topology import StaticTopology
 from bluecomm.topology.graph import graph_from_edges
 
@@ -30,9 +31,18 @@ class LowPrecisionDecentralized(CodedAveraging):
     round, in which ``Q`` is the identity; Bagua begins with copies of each rank's own
     parameters, which needs equal ones. ``Q`` is ``MinMaxUInt8``.
 
+    Between machines (``hierarchical=True``), which is Bagua's default, ``x`` is the
+    mean of the parameters on a machine, in full precision. The first ranks of the
+    machines form the ring and keep the state, and all ranks of a machine get ``w``.
+    Instead of 1/3, machine ``k`` with ``n_k`` ranks gives its neighbor ``j`` the weight
+    ``min(1, n_j / n_k) / 3``, and itself the rest. So each rank counts the same; in
+    Bagua the ranks of small machines have more weight. On a single machine it is the
+    exact mean of all ranks.
+
     In a world of one it is the plain optimizer.
 
     Args:
+        hierarchical: Whether the ring consists of machines, which send their mean.
         uneven_inputs: Let ranks ``join`` when they run out of data.
 
     Source:
@@ -43,17 +53,29 @@ class LowPrecisionDecentralized(CodedAveraging):
 
     keeps = ("published", "left", "right")
 
-    def __init__(self, *, uneven_inputs: bool = False) -> None:
-        super().__init__(MinMaxUInt8(), uneven_inputs=uneven_inputs)
+    def __init__(
+        self, *, hierarchical: bool = False, uneven_inputs: bool = False
+    ) -> None:
+        super().__init__(
+            MinMaxUInt8(), hierarchical=hierarchical, uneven_inputs=uneven_inputs
+        )
+        # The weights of the left and the right neighbor.
+        self._shares = (1 / 3, 1 / 3)
 
     def make_exchange(self) -> Exchange:
-        self._topology = _ring(self.context.comm.size)
+        context = self.context
+        if self._is_hierarchical:
+            ring = MachineRing(context.comm, context.settings, name_of(type(self)))
+            self._graph, self._shares = ring, ring.shares
+            return ring
+        self._topology = _ring(context.comm.size)
         return super().make_exchange()
 
     def difference(self, bucket: Bucket, current: torch.Tensor) -> torch.Tensor:
         published, left, right = (self.memory.of(name, bucket) for name in self.keeps)
-        wanted = current.sub(published, alpha=5 / 3)
-        return wanted.add_(left, alpha=1 / 3).add_(right, alpha=1 / 3)
+        to_left, to_right = self._shares
+        wanted = current.sub(published, alpha=1 + (to_left + to_right))
+        return wanted.add_(left, alpha=to_left).add_(right, alpha=to_right)
 
     def add_own(self, bucket: Bucket, weight: float, change: torch.Tensor) -> None:
         self.memory.of("published", bucket).add_(change)
@@ -61,7 +83,7 @@ class LowPrecisionDecentralized(CodedAveraging):
     def add_neighbor(
         self, bucket: Bucket, member: int, weight: float, change: torch.Tensor
     ) -> None:
-        comm = self.context.comm
+        comm = self.publishers
         for name, hop in (("left", -1), ("right", 1)):
             if (comm.rank + hop) % comm.size == member:
                 self.memory.of(name, bucket).add_(change)

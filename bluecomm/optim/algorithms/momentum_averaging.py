@@ -17,7 +17,7 @@ from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_momentum import CodedMomentum
 from bluecomm.optim.failures import Failures
 from bluecomm.optim.gradient_states import GradientStates
-from bluecomm.optim.machine_gradients import Machines
+from bluecomm.optim.machines import Machines
 from bluecomm.optim.qadam import MOMENTUM, QAdam
 from bluecomm.optim.registry import name_of
 from bluecomm.runtime import Communicator

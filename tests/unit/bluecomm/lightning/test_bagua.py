@@ -35,7 +35,10 @@ from bluecomm.lightning.bagua import read_arguments
         (
             "low_precision_decentralized",
             {"hierarchical": True, "communication_interval": 2},
-            ("low_precision_decentralized", {"num_steps_per_communication": 2}),
+            (
+                "low_precision_decentralized",
+                {"hierarchical": True, "num_steps_per_communication": 2},
+            ),
         ),
         (
             "decentralized",
