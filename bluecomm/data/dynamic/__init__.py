@@ -1,0 +1,1 @@
+"""The dynamic partition: ranks lease blocks of an epoch from a ledger they share."""

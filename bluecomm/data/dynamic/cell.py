@@ -1,0 +1,51 @@
+"""The base of the cells: where a ledger lives, and how a rank reaches it."""
+
+from __future__ import annotations
+
+import abc
+
+from bluecomm.data.dynamic.exchange import LedgerReply, LedgerRequest
+from bluecomm.data.dynamic.ledger import LedgerState
+
+
+class Cell(abc.ABC):
+    """Keeps the ledger of one pass over the data for all its ranks.
+
+    Attributes:
+        holder: Name of this rank as long as its process lives; no other process of the
+            job ever has it.
+    """
+
+    holder: str
+
+    @abc.abstractmethod
+    def call(self, request: LedgerRequest) -> LedgerReply:
+        """Have the ledger carry out a request; safe from any thread.
+
+        Raises:
+            TimeoutError: The ledger has not answered within the deadline.
+        """
+
+    @abc.abstractmethod
+    def ledger(self) -> LedgerState:
+        """Return the state of the ledger; safe from any thread.
+
+        Raises:
+            TimeoutError: The ledger has not answered within the deadline.
+        """
+
+    @abc.abstractmethod
+    def ranks(self) -> int:
+        """Return the number of living ranks."""
+
+    @abc.abstractmethod
+    def lost(self) -> list[str]:
+        """Return the holders that do not live any more."""
+
+    @abc.abstractmethod
+    def describe(self, holder: str) -> str:
+        """Return the name of a holder for errors, such as ``rank 2``."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End this rank's part in the ledger. No call may follow."""
