@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from bluecomm.basics import is_initialized
 from bluecomm.data.cores import worker_count
-from bluecomm.data.distributed_batch_sampler import DistributedBatchSampler
-from bluecomm.data.load_balancing import LoadBalancingSampler
+from bluecomm.data.loader_arguments import check_arguments, make_source
 from bluecomm.data.permutation import mix
 from bluecomm.data.progress_bar import Advance, progress_bar
 from bluecomm.data.stateful_batch_sampler import StatefulBatchSampler
@@ -36,8 +34,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     It differs from ``torch.utils.data.DataLoader`` in its defaults:
 
-    * the batches are those of a ``DistributedBatchSampler``, or of another batch
-      sampler of ``bluecomm.data``;
+    * the batches are those of a ``DistributedBatchSampler``, of another batch sampler
+      of ``bluecomm.data``, or leases of the dynamic partition;
     * each full pass begins another epoch, without ``set_epoch``;
     * as many workers as the rank has cores to spare, at most 8;
     * pinned memory if there is a GPU;
@@ -56,6 +54,14 @@ class DataLoader(TorchDataLoader[Any]):
         seed: Seed of the order and of the workers, the same on all ranks.
         drop_last: As for ``DistributedBatchSampler``.
         pad: As for ``DistributedBatchSampler``.
+        partition: ``"static"``, or ``"dynamic"``: ranks lease the records of their next
+            batches while they get on. If a rank is lost, the others use its records.
+            Which rank uses which is not deterministic.
+        uneven: With the dynamic partition, whether fast ranks make more steps, for
+            algorithms in which no rank waits for another one. Default: all ranks make
+            equally many steps; a few at the end may repeat records.
+        lease_s: With the dynamic partition, seconds after which the records of a rank
+            that is silent are leased to others. Default: 30.
         num_workers: Number of worker processes. Default: see above.
         pin_memory: Whether to copy tensors into pinned memory. Default: see above.
         progress: Whether rank 0 shows a progress bar on its terminal, with the samples
@@ -65,7 +71,8 @@ class DataLoader(TorchDataLoader[Any]):
     Raises:
         TypeError: The dataset has no length, the batch sampler is not one of
             ``bluecomm.data``, or arguments exclude each other.
-        ValueError: The ranks have different datasets or options.
+        ValueError: The ranks have different datasets or options, or an option is not
+            possible.
     """
 
     def __init__(
@@ -78,23 +85,22 @@ class DataLoader(TorchDataLoader[Any]):
         seed: int = 0,
         drop_last: bool | None = None,
         pad: bool | None = None,
+        partition: Literal["static", "dynamic"] = "static",
+        uneven: bool | None = None,
+        lease_s: float | None = None,
         num_workers: int | None = None,
         pin_memory: bool | None = None,
         progress: bool = False,
         **options: Any,
     ) -> None:
-        given = {"batch_size": batch_size, "shuffle": shuffle}
+        given: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle}
         given |= {"drop_last": drop_last, "pad": pad}
-        chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        _check(batch_sampler, chosen, options)
-        if batch_sampler is None:
-            chosen.setdefault("batch_size", 1)
-            batch_sampler = DistributedBatchSampler(dataset, seed=seed, **chosen)
-        self._batches = _Batches(batch_sampler)
+        given |= {"uneven": uneven, "lease_s": lease_s}
+        chosen = {k: v for k, v in given.items() if v is not None}
+        check_arguments(partition, batch_sampler, chosen, options)
+        self._source = make_source(dataset, partition, batch_sampler, seed, chosen)
         self._seed = seed
         self._progress = progress
-        # Batches of the current pass that the program has taken.
-        self._taken = 0
         self._passes = 0
         if num_workers is None:
             num_workers = worker_count(data_world())
@@ -102,7 +108,7 @@ class DataLoader(TorchDataLoader[Any]):
             pin_memory = torch.cuda.is_available()
         super().__init__(
             dataset,
-            batch_sampler=self._batches,
+            batch_sampler=self._source,
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),
@@ -112,7 +118,7 @@ class DataLoader(TorchDataLoader[Any]):
     @property
     def epoch(self) -> int:
         """Number of the epoch."""
-        return self._batches.sampler.epoch
+        return self._source.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at the next pass. Does nothing if it is the same one.
@@ -120,13 +126,15 @@ class DataLoader(TorchDataLoader[Any]):
         Args:
             epoch: Number of the epoch.
         """
-        if epoch != self.epoch:
-            self._taken = 0
-            self._batches.sampler.set_epoch(epoch)
+        self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position behind the last batch that the program has taken."""
-        return self._batches.sampler.state_dict(self._taken)
+        """Return the position behind the last batch that the program has taken.
+
+        With the dynamic partition it is what all ranks have used, as far as the ledger
+        knows, so the values of ranks differ: load one of them on all ranks.
+        """
+        return self._source.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state at the next pass, with any number of ranks and workers.
@@ -135,23 +143,40 @@ class DataLoader(TorchDataLoader[Any]):
             state_dict: A value of ``state_dict``, the same on all ranks.
 
         Raises:
-            ValueError: It belongs to another dataset, seed or class.
+            ValueError: It belongs to another dataset, seed, class or partition.
         """
-        self._batches.sampler.load_state_dict(state_dict)
-        self._taken = 0
+        self._source.load_state_dict(state_dict)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         world = data_world()
-        self._taken = 0
         self._passes += 1
-        self._batches.lengths.clear()
+        steps = len(self)
+        self._source.begin()
         assert self.generator is not None
         key = mix(mix((self._seed + (self.epoch << 32)) % 2**64) ^ world.rank)
         self.generator.manual_seed(key)
         is_shown = self._progress and world.rank == 0
-        with progress_bar(self.epoch, len(self), world.size, is_shown) as advance:
-            yield from self._measured(super().__iter__(), advance)
+        number = self._passes
+        try:
+            with progress_bar(self.epoch, steps, world.size, is_shown) as advance:
+                yield from self._measured(self._load(), advance)
+        finally:
+            # Another pass has ended this one when it began.
+            if number == self._passes:
+                self._source.end()
         self.set_epoch(self.epoch + 1)
+
+    def _load(self) -> Iterator[Any]:
+        """Yield what the workers load, and load the rest in this process."""
+        yield from super().__iter__()
+        yield from TorchDataLoader(
+            self.dataset,
+            batch_sampler=self._source.rest(),
+            num_workers=0,
+            collate_fn=self.collate_fn,
+            pin_memory=self.pin_memory,
+            generator=self.generator,
+        )
 
     def _measured(self, batches: Iterator[Any], advance: Advance) -> Iterator[Any]:
         """Yield all batches, and count them and the waits for them.
@@ -167,71 +192,18 @@ class DataLoader(TorchDataLoader[Any]):
                     "state counts the batches of one pass; use one loader for each of "
                     "two passes at a time"
                 )
+            self._source.finish()
             began = time.perf_counter()
             with _in_timeline():
                 batch = next(batches, self)
             if batch is self:
                 return
             wait_s = time.perf_counter() - began
-            samples = self._batches.lengths.popleft()
-            self._taken += 1
+            samples = self._source.take()
             if is_initialized():
                 current_communicator().world.input_waits.add(samples, wait_s)
             advance(samples, wait_s)
             yield batch
-
-
-class _Batches:
-    """Passes batches on from a sampler, and keeps their lengths.
-
-    Attributes:
-        sampler: The sampler.
-        lengths: Lengths of the batches that the program has not taken yet.
-    """
-
-    def __init__(self, sampler: StatefulBatchSampler) -> None:
-        self.sampler = sampler
-        self.lengths: deque[int] = deque()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.sampler:
-            self.lengths.append(len(batch))
-            yield batch
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-
-def _check(
-    batch_sampler: StatefulBatchSampler | None,
-    chosen: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> None:
-    """Raise TypeError if arguments exclude each other."""
-    for name in ("sampler", "generator"):
-        if name in options:
-            raise TypeError(
-                f"DataLoader: {name} cannot be passed; pass a batch_sampler of "
-                "bluecomm.data and a seed"
-            )
-    if options.get("in_order") is False:
-        raise TypeError(
-            "DataLoader: in_order=False is not possible, because a state counts the "
-            "batches in their order"
-        )
-    if batch_sampler is None:
-        return
-    is_single = isinstance(batch_sampler, LoadBalancingSampler)
-    if is_single or not isinstance(batch_sampler, StatefulBatchSampler):
-        raise TypeError(
-            "DataLoader: expected a batch_sampler of bluecomm.data, got "
-            f"{type(batch_sampler).__name__}; use torch's DataLoader with this one"
-        )
-    if chosen:
-        raise TypeError(
-            f"DataLoader: {', '.join(sorted(chosen))} cannot be passed with a "
-            "batch_sampler; pass them to the sampler"
-        )
 
 
 @contextlib.contextmanager

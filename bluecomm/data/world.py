@@ -28,12 +28,14 @@ class DataWorld:
         size: Number of ranks.
         part: Number of this rank among those whose values ``gather`` returns, and their
             number.
+        identity: An object, another one when the ranks have changed.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, identity: object = None) -> None:
         self.rank = rank
         self.size = size
         self.part = rank, size
+        self.identity = identity
 
     def gather(self, value: Any, name: str) -> list[Any]:
         """Return all ranks' values, in order; collective.
@@ -88,10 +90,11 @@ def data_world(rank: int | None = None, size: int | None = None) -> DataWorld:
             f"got rank={rank} and num_replicas={size}; pass both of them or none"
         )
     if is_initialized():
-        group = current_group()
-        return _BluecommWorld(group.rank, group.size)
+        members = current_group()
+        return _BluecommWorld(members.rank, members.size, members)
     if dist.is_available() and dist.is_initialized():
-        return _TorchWorld(dist.get_rank(), dist.get_world_size())
+        group = dist.group.WORLD
+        return _TorchWorld(dist.get_rank(), dist.get_world_size(), group)
     return DataWorld(0, 1)
 
 

@@ -40,6 +40,33 @@ def sample(rank: int) -> list[object]:
     return [batches, other, loaded, list(balanced), costs]
 
 
+def lease(rank: int) -> list[object]:
+    """Share two epochs as leases, in step and not, and go on from a state."""
+    options = {"num_workers": 0, "partition": "dynamic"}
+    loader = bf.data.DataLoader(range(23), 2, **options)
+    in_step = [batch.tolist() for batch in loader]
+    uneven = bf.data.DataLoader(range(40), 2, uneven=True, **options)
+    batches = iter(uneven)
+    taken = next(batches).tolist()
+    state = uneven.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    uneven.load_state_dict({**state, "done": [[0, 2 * rank]]})
+    loaded = error_of(lambda: next(iter(uneven)))
+    uneven.load_state_dict({**state, "done": [[0, 30]]})
+    resumed = [batch.tolist() for batch in uneven]
+    return [in_step, [taken, *rest], loaded, resumed, uneven.epoch]
+
+
+def check_leases(results: list[list[object]]) -> None:
+    in_step, uneven, loaded, resumed, epochs = zip(*results, strict=True)
+    assert [len(batches) for batches in in_step] == [4, 4, 4]
+    for batches, length in ((in_step, 23), (uneven, 40), (resumed, 10)):
+        indices = [index for each in batches for batch in each for index in batch]
+        assert len(indices) == len({*indices}) == length
+    assert all("different values of done" in text for text in loaded)
+    assert epochs == (1, 1, 1)
+
+
 def within_bluecomm() -> list[object]:
     return sample(bf.rank())
 
@@ -56,7 +83,7 @@ def within_torch(folder: str) -> list[object]:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
     )
     try:
-        return [rank, *sample(rank)]
+        return [rank, *sample(rank), lease(rank)]
     finally:
         dist.destroy_process_group()
 
@@ -82,7 +109,9 @@ def test_ranks_of_bluecomm_share_an_epoch() -> None:
 
 def test_ranks_of_torch_share_an_epoch(tmp_path: Path) -> None:
     results = run_ranks(3, within_torch, str(tmp_path), initialize=False)
-    check([rest for _, *rest in sorted(results, key=lambda each: each[0])])
+    results.sort(key=lambda each: each[0])
+    check([rest for _, *rest, _ in results])
+    check_leases([leases for *_, leases in results])
 
 
 def test_the_benchmark_compares_samplers() -> None:

@@ -12,11 +12,12 @@ class Cell(abc.ABC):
     """Keeps the ledger of one pass over the data for all its ranks.
 
     Attributes:
-        holder: Name of this rank as long as its process lives; no other process of the
-            job ever has it.
+        holder: This rank's number as text; no other process has it in this ledger.
+        deadline_s: Seconds that a rank waits for others without any change.
     """
 
     holder: str
+    deadline_s: float
 
     @abc.abstractmethod
     def call(self, request: LedgerRequest) -> LedgerReply:
@@ -28,10 +29,9 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def ledger(self) -> LedgerState:
-        """Return the state of the ledger; safe from any thread.
+        """Return the newest state that this rank has got with a reply.
 
-        Raises:
-            TimeoutError: The ledger has not answered within the deadline.
+        It is safe from any thread, and communicates nothing.
         """
 
     @abc.abstractmethod
@@ -41,10 +41,6 @@ class Cell(abc.ABC):
     @abc.abstractmethod
     def lost(self) -> list[str]:
         """Return the holders that do not live any more."""
-
-    @abc.abstractmethod
-    def describe(self, holder: str) -> str:
-        """Return the name of a holder for errors, such as ``rank 2``."""
 
     @abc.abstractmethod
     def close(self) -> None:

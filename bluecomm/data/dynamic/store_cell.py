@@ -1,0 +1,83 @@
+"""The ledger in the store through which torch's process groups meet."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+from bluecomm.data.dynamic.cell import Cell
+from bluecomm.data.dynamic.exchange import LedgerReply, LedgerRequest
+from bluecomm.data.dynamic.ledger import LedgerState, RecordLedger
+
+
+class StoreCell(Cell):
+    """Keeps a ledger as JSON in torch's store, for jobs of ``torch.distributed`` only.
+
+    A rank computes the next state, and puts it in place of the one that it knows if
+    that is still the present one. Otherwise it does so again with the present one, and
+    another rank has got on. A connection of its own keeps it from waiting for calls of
+    other threads. Ranks that die are noticed by their silence, because nobody reports
+    them.
+
+    Args:
+        name: Name of the ledger, the same on all ranks, and used once.
+        initial: The ledger with which the pass begins, the same on all ranks.
+    """
+
+    def __init__(self, name: str, initial: LedgerState) -> None:
+        # Torch has no public name for the store of init_process_group.
+        store: Any = _get_default_store()
+        self._store = PrefixStore("bluecomm.data", store.clone())
+        self._name = name
+        self._lock = threading.Lock()
+        self.holder = str(dist.get_rank())
+        self.deadline_s = store.timeout.total_seconds()
+        self._known = self._replace("", json.dumps(initial))
+
+    def call(self, request: LedgerRequest) -> LedgerReply:
+        """Carry out a request.
+
+        Raises:
+            TimeoutError: Other ranks have changed the ledger at each attempt.
+        """
+        end = time.monotonic() + self.deadline_s
+        with self._lock:
+            while True:
+                ledger = RecordLedger(json.loads(self._known))
+                reply = ledger.apply(request)
+                wanted = json.dumps(ledger.state)
+                self._known = self._replace(self._known, wanted)
+                if self._known == wanted:
+                    return reply
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"DataLoader: rank {self.holder} has not changed the ledger "
+                        f"{self._name} within {self.deadline_s:.0f} s, because other "
+                        "ranks change it all the time; use larger batches"
+                    )
+
+    def ledger(self) -> LedgerState:
+        """Return the state after the last request."""
+        state: LedgerState = json.loads(self._known)
+        return state
+
+    def ranks(self) -> int:
+        """Return the number of ranks, of which none is known to have died."""
+        return dist.get_world_size()
+
+    def lost(self) -> list[str]:
+        """Return nobody."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing: the ledger stays for the other ranks."""
+
+    def _replace(self, expected: str, wanted: str) -> str:
+        """Replace the state if it is as expected, and return the present one."""
+        found: bytes = self._store.compare_set(self._name, expected, wanted)
+        return found.decode()
