@@ -29,6 +29,11 @@ from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.epochs.transaction import Transaction
 from bluecomm.runtime.handle import Result
 
+# A reason for ``no_join``.
+MOMENTUM_GROWS_OLD = (
+    "a momentum without new gradients would count as much as the others"
+)
+
 _ALONE = contextlib.nullcontext()
 _SKIPPED = (
     "A rank that leaves out optimizer.step() must call optimizer.skip_step() instead, "
@@ -237,23 +242,27 @@ class Algorithm:
         """
         return False
 
+    def obstacle_to_join(self) -> str:
+        """Return why a rank cannot take part without data, and what to do, or "".
+
+        A clause that follows the algorithm's name. By default there is an obstacle:
+        only an algorithm that overrides this and ``continue_until_all_join`` can join.
+        """
+        return no_join()
+
     def continue_until_all_join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join.
 
-        Raises:
-            ValueError: The algorithm does not support it, or not with these options.
+        Called only if there is no ``obstacle_to_join``.
         """
-        raise ValueError(
-            f"join: the algorithm {type(self).__name__} has no join; give all ranks "
-            "the same number of batches"
-        )
+        raise NotImplementedError
 
     def refused_join(self) -> Iterator[Operation]:
         """Describe the round with which ``continue_until_all_join`` would begin.
 
         A rank that refuses the call takes the numbers of these operations, and the
-        other ranks' round fails. Without operations nobody is told. Raises as the call
-        would.
+        other ranks' round fails. Without operations nobody is told. Called only if
+        there is no ``obstacle_to_join``.
         """
         return iter(())
 
@@ -283,6 +292,16 @@ class Algorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``state_dict`` returned."""
+
+
+def no_join(reason: str = "") -> str:
+    """Return the obstacle to ``join`` of an algorithm that needs data of all ranks.
+
+    Args:
+        reason: Why, as a clause.
+    """
+    why = f", because {reason}" if reason else ""
+    return f"has no join{why}; give all ranks the same number of batches"
 
 
 def _never_in_background(algorithm: Algorithm, call: str) -> ValueError:

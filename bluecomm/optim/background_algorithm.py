@@ -30,6 +30,16 @@ class BackgroundAlgorithm(Algorithm, abc.ABC):
             BluecommError: A rank is lost, or the deadline has passed.
         """
 
+    def joins_in_engine(self) -> bool:
+        return self.context.comm.size == 1
+
+    def obstacle_to_join(self) -> str:
+        return (
+            "waits for no other rank, so a rank that runs out of data just stops; call "
+            "optimizer.abort() where all ranks have to meet, which takes part in "
+            "rounds until all have called it"
+        )
+
     def abort(self) -> None:
         if self._is_on:
             try:

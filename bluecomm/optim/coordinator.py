@@ -32,6 +32,7 @@ from bluecomm.optim.local_parameters import is_local
 from bluecomm.optim.model_facts import check_buckets, options_in_words
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.parameter_names import Models, NamedParameters, module_parameters
+from bluecomm.optim.registry import name_of
 from bluecomm.optim.replaced_parameters import restore_replaced
 from bluecomm.optim.schedule import Schedule
 from bluecomm.optim.sparse_gradients import sparse_parameters
@@ -383,8 +384,16 @@ class Coordinator:
     # -- helpers ----------------------------------------------------------------------
 
     def _check_join(self) -> None:
+        """Raise if a rank without data cannot take part.
+
+        Raises:
+            ValueError: The algorithm does not support it, or not with these options;
+                autotune is measuring; or the job survives losses.
+        """
         self.check_usable()
         refuse_join(self.comm)
+        if obstacle := self.algorithm.obstacle_to_join():
+            raise ValueError(f"join: {name_of(type(self.algorithm))} {obstacle}")
         if self._tuning is not None and not self._tuning.is_over:
             raise ValueError(
                 "join: autotune is measuring, for which all ranks must take the same "

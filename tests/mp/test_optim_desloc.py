@@ -154,7 +154,7 @@ def refuse():
         with pytest.raises(error, match=text):
             wrap(model, adam, **options)
     optimizer = wrap(model, adam)
-    with pytest.raises(ValueError, match="join: DesLoc needs the gradients of all"):
+    with pytest.raises(ValueError, match="join: desloc needs the gradients of all"):
         optimizer.join()
     # Switching on a live model; all ranks skip no round, whoever skips a step.
     for algorithm in ("desloc", "neighbor_allreduce", "desloc"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
 from bluecomm.optim.background_algorithm import BackgroundAlgorithm
 from bluecomm.optim.background_average import BackgroundAverage
@@ -154,19 +153,6 @@ class AsyncModelAverage(BackgroundAlgorithm, GradientAllreduce):
             is_over = average.all_end
         if failure is not None:
             raise failure
-
-    def joins_in_engine(self) -> bool:
-        return self.context.comm.size == 1
-
-    def refused_join(self) -> Iterator[Operation]:
-        return iter(())
-
-    def continue_until_all_join(self) -> int:
-        raise ValueError(
-            "join: async waits for no other rank, so a rank that runs out of data just "
-            "stops; call optimizer.abort() where all ranks have to meet, which "
-            "averages with the others until all have called it"
-        )
 
     # -- state -------------------------------------------------------------------------
 

@@ -238,7 +238,6 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
     def refused_join(self) -> Iterator[Operation]:
         if self._machines is None:
             return super().refused_join()
-        self._check_join()
         return iter(())  # a round begins with operations of other communicators
 
     def _make_memory(self, buckets: Sequence[Bucket]) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from bluecomm.ops.allgather import allgather_nonblocking
-from bluecomm.ops.refusal import Operation
 from bluecomm.ops.tensor import shared_empty
-from bluecomm.optim.algorithm import wait_for
+from bluecomm.optim.algorithm import MOMENTUM_GROWS_OLD, no_join, wait_for
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.buckets.slots import Slot
@@ -165,14 +164,8 @@ class DeMo(GradientAveraging):
     def joins_in_engine(self) -> bool:
         return False
 
-    def refused_join(self) -> Iterator[Operation]:
-        return iter(())
-
-    def continue_until_all_join(self) -> int:
-        raise ValueError(
-            "join: demo has no join, because a momentum without new gradients would "
-            "count as much as the others; give all ranks the same number of batches"
-        )
+    def obstacle_to_join(self) -> str:
+        return no_join(MOMENTUM_GROWS_OLD)
 
     def state_dict(self) -> dict[str, Any]:
         momentum = {name: one.clone() for name, one in self._momentum.items()}

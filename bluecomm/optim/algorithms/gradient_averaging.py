@@ -38,6 +38,9 @@ class GradientAveraging(Algorithm, abc.ABC):
             for bucket in self.buckets:
                 make_dense(slot.parameter for slot in bucket.slots)
 
+    def obstacle_to_join(self) -> str:
+        return ""
+
     def continue_until_all_join(self) -> int:
         """Send zeros until all ranks have joined; return the last one to join."""
         comm = self.context.comm

@@ -18,6 +18,9 @@ class Local(Algorithm):
     admits_newcomers = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
+    def obstacle_to_join(self) -> str:
+        return ""
+
     def continue_until_all_join(self) -> int:
         """Return this rank at once, since no rank waits for another."""
         return self.context.comm.world.rank

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.ops.refusal import Operation
+from bluecomm.optim.algorithm import MOMENTUM_GROWS_OLD, no_join
 from bluecomm.optim.algorithms.gradient_allreduce import (
     GradientAllreduce,
     name_of_gradients,
@@ -169,15 +169,8 @@ class MomentumAveraging(GradientAllreduce):
     def joins_in_engine(self) -> bool:
         return not self.follows_backward()
 
-    def refused_join(self) -> Iterator[Operation]:
-        return iter(())
-
-    def continue_until_all_join(self) -> int:
-        raise ValueError(
-            f"join: {self._name} has no join, because a momentum without new gradients "
-            "would count as much as the others; give all ranks the same number of "
-            "batches"
-        )
+    def obstacle_to_join(self) -> str:
+        return no_join(MOMENTUM_GROWS_OLD)
 
     @property
     def _name(self) -> str:

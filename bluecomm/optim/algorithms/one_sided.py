@@ -122,16 +122,11 @@ class OneSided(Algorithm):
     def drain(self) -> None:
         self._finish()
 
-    def continue_until_all_join(self) -> int:
-        """Raise an error, since no rank waits for another.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            f"join: {type(self).__name__} waits for no other rank, so a rank that runs "
-            "out of data just stops; call bf.barrier() where all ranks have to meet, "
-            "and keep the process running until then"
+    def obstacle_to_join(self) -> str:
+        return (
+            "waits for no other rank, so a rank that runs out of data just stops; call "
+            "bf.barrier() where all ranks have to meet, and keep the process running "
+            "until then"
         )
 
     def finalize(self) -> None:

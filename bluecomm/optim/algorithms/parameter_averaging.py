@@ -328,15 +328,28 @@ class ParameterAveraging(Algorithm):
 
     # -- uneven inputs ----------------------------------------------------------------
 
-    def continue_until_all_join(self) -> int:
-        """Continue mixing until all ranks have joined; return the last one to join.
+    def obstacle_to_join(self) -> str:
+        if not self.may_join:
+            return (
+                "needs the gradients of all ranks, and a rank without data has none; "
+                "give all ranks the same number of batches, or use an algorithm that "
+                "can mix without gradients, such as neighbor_allreduce or gossip_pga, "
+                "with uneven_inputs=True"
+            )
+        if not self._uneven_inputs:
+            return (
+                "averages parameters, so all ranks have to pass uneven_inputs=True to "
+                "DistributedOptimizer"
+            )
+        if self.context.settings.has_weights():
+            return (
+                "has weights set as attributes of the optimizer; pass them by "
+                "topology= instead, so that they are known for later rounds"
+            )
+        return ""
 
-        Raises:
-            ValueError: The algorithm needs gradients of all ranks,
-                ``uneven_inputs=True`` was not given, or weights are set as attributes,
-                so this rank does not know those of later rounds.
-        """
-        self._check_join()
+    def continue_until_all_join(self) -> int:
+        """Continue mixing until all ranks have joined; return the last one to join."""
         context = self.context
         if context.comm.size == 1:
             return context.comm.ranks[0]
@@ -356,7 +369,6 @@ class ParameterAveraging(Algorithm):
         return last_to_join(context.comm, waited, context.name)
 
     def refused_join(self) -> Iterator[Operation]:
-        self._check_join()
         context = self.context
         # A failed check of the topology would end the others' round in its middle.
         if context.comm.size == 1 or context.settings.enable_topo_check:
@@ -367,30 +379,6 @@ class ParameterAveraging(Algorithm):
         yield "allreduce", self._name_of_count, None
         for bucket in self.buckets_of(number):
             yield self.refused(bucket, exchange, weights)
-
-    def _check_join(self) -> None:
-        """Raise if the algorithm cannot go on without this rank's data.
-
-        Raises:
-            ValueError: See ``continue_until_all_join``.
-        """
-        if not self.may_join:
-            raise ValueError(
-                f"join: {type(self).__name__} needs the gradients of all ranks, and a "
-                "rank without data has none; give all ranks the same number of "
-                "batches, or use an algorithm that can mix without gradients, such as "
-                "neighbor_allreduce or gossip_pga, with uneven_inputs=True"
-            )
-        if not self._uneven_inputs:
-            raise ValueError(
-                "join: with parameter averaging, all ranks have to pass "
-                "uneven_inputs=True to DistributedOptimizer"
-            )
-        if self.context.settings.has_weights():
-            raise ValueError(
-                "join: the optimizer has weights set as attributes; pass them by "
-                "topology= instead, so that they are known for later rounds"
-            )
 
     @property
     def _name_of_count(self) -> str:

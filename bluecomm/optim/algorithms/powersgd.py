@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from bluecomm.ops.refusal import Operation
-from bluecomm.optim.algorithm import wait_for
+from bluecomm.optim.algorithm import no_join, wait_for
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
@@ -168,14 +167,8 @@ class PowerSGD(GradientAllreduce):
     def joins_in_engine(self) -> bool:
         return not self.follows_backward()
 
-    def refused_join(self) -> Iterator[Operation]:
-        return iter(())
-
-    def continue_until_all_join(self) -> int:
-        raise ValueError(
-            "join: powersgd has no join, because the error of a rank without data "
-            "would count as its gradient; give all ranks the same number of batches"
-        )
+    def obstacle_to_join(self) -> str:
+        return no_join("the error of a rank without data would count as its gradient")
 
     def state_dict(self) -> dict[str, Any]:
         named = [

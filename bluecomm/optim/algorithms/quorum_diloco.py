@@ -271,16 +271,6 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         if failure is not None:
             raise failure
 
-    def joins_in_engine(self) -> bool:
-        return self.context.comm.size == 1
-
-    def continue_until_all_join(self) -> int:
-        raise ValueError(
-            "join: quorum_diloco waits for no other rank, so a rank that runs out of "
-            "data just stops; call optimizer.abort() where all ranks have to meet, "
-            "which takes part in rounds until all have called it"
-        )
-
     # -- state -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

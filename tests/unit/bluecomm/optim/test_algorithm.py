@@ -52,5 +52,6 @@ def test_a_timeout_names_skip_step():
 
 
 def test_join_is_optional():
-    with pytest.raises(ValueError, match="Algorithm has no join"):
-        Algorithm().continue_until_all_join()
+    assert Algorithm().obstacle_to_join() == (
+        "has no join; give all ranks the same number of batches"
+    )
