@@ -90,6 +90,9 @@ class Algorithm:
     # ``after_backward``, so that it needs no optimizer; see ``ddp_comm_hook``. Not
     # inherited: a derived algorithm may add work elsewhere, so it says so itself.
     works_in_backward = False
+    # Whether its option ``momentum`` stands in for that of the user's optimizer, which
+    # must have none.
+    brings_momentum = False
     # Whether the result of a training depends on the speed of ranks and links.
     depends_on_speed = False
     # Whether no rank ends its training before all do. Then an optimizer whose model a
@@ -111,6 +114,33 @@ class Algorithm:
     context: Context
     # The constructor's arguments, which must agree between ranks.
     given_options: Mapping[str, object] = {}
+
+    @classmethod
+    def needed_optimizer(
+        cls, parameters: Any, lr: float, warmup_steps: int
+    ) -> torch.optim.Optimizer | None:
+        """Return a new optimizer of the kind that it needs; ``None`` if any will do.
+
+        Args:
+            parameters: Parameters or param groups.
+            lr: Learning rate, one that suits Adam.
+            warmup_steps: Steps of the warm-up, if such an optimizer has one.
+        """
+        return None
+
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        """Return the memory of a rank, in multiples of the size of the model.
+
+        Counts the values, the gradients and what the algorithm adds to them, with its
+        default options; not the state of the user's optimizer.
+
+        Args:
+            ranks: Number of ranks; memory may depend on it.
+            neighbors: Number of out-neighbors in the topology.
+        """
+        # Gradients are in buckets, and parameters have a half for the next values.
+        return 3 if cls.flat_parameters else 2
 
     def check_optimizer(
         self, optimizer: torch.optim.Optimizer, comm: Communicator

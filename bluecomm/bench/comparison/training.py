@@ -14,11 +14,10 @@ from bluecomm import Max, Sum, allreduce, averaged, barrier, rank, size, stats
 from bluecomm.bench.comparison.results import Curve
 from bluecomm.bench.comparison.tasks import Data, TrainingTask, loss_of
 from bluecomm.bench.training.contenders import Contender, distribute, end_training
-from bluecomm.optim import QAdam
 from bluecomm.runtime import current_communicator
 
 _POINTS = 10
-# Share of the steps in which QAdam estimates the second moment.
+# Share of the steps that are a warm-up, in which QAdam estimates the second moment.
 _WARMUP = 0.25
 
 
@@ -99,20 +98,17 @@ def train(
 def _optimizer(
     task: TrainingTask, contender: Contender, model: nn.Module, steps: int
 ) -> Any:
-    plain = task.make_optimizer(model.parameters())
-    options: dict[str, object] = {}
-    if contender.needs_qadam:
-        plain = QAdam(
-            model.parameters(),
-            task.adam_lr,
-            warmup_steps=max(1, round(_WARMUP * steps)),
+    algorithm, options = contender.algorithm, dict[str, object]()
+    if algorithm is None:
+        raise ValueError(
+            f"compare: {contender.label} is no algorithm of DistributedOptimizer; name "
+            "one, such as gradient_allreduce"
         )
-    elif contender.name == "demo":
-        plain = torch.optim.SGD(model.parameters(), task.adam_lr)
-    elif contender.needs_adam:
-        plain = torch.optim.Adam(model.parameters(), task.adam_lr)
-    elif contender.name == "decentlam":
-        # It brings its own momentum instead of the optimizer's.
+    warmup = max(1, round(_WARMUP * steps))
+    plain = algorithm.needed_optimizer(model.parameters(), task.adam_lr, warmup)
+    if plain is None:
+        plain = task.make_optimizer(model.parameters())
+    if algorithm.brings_momentum:
         for group in plain.param_groups:
             options["momentum"] = group.get("momentum", 0.0)
             group["momentum"] = 0.0

@@ -6,8 +6,6 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 
-import torch
-
 from bluecomm.bench.prediction import exchanges
 from bluecomm.bench.prediction.exchanges import (
     Pattern,
@@ -18,12 +16,6 @@ from bluecomm.bench.prediction.exchanges import (
 )
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.bench.training.contenders import DDP, Contender
-from bluecomm.optim.algorithms.async_model_average import AsyncModelAverage
-from bluecomm.optim.algorithms.momentum_averaging import MomentumAveraging
-from bluecomm.optim.algorithms.one_sided import OneSided
-from bluecomm.optim.algorithms.onebit_adam import OneBitAdam
-from bluecomm.optim.algorithms.quorum_diloco import QuorumDiLoCo
-from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.registry import get_algorithm
 
 # The engine's memory for a link (four chunks of 256 KiB), and for staging.
@@ -211,36 +203,5 @@ def memory_nbytes(
     """Return the bytes of a rank: values, gradients, and memory for communication."""
     if contender.name == DDP:
         return 3 * nbytes  # its buckets; gloo's memory for its links is not known
-    copies = _copies(contender.name, ranks)
+    copies = get_algorithm(contender.name).memory_in_models(ranks, len(hops(ranks)))
     return copies * nbytes + _ENGINE_NBYTES + connections * _LINK_NBYTES
-
-
-def _copies(name: str, ranks: int) -> int:
-    """Return a rank's memory in multiples of the model's size."""
-    algorithm = get_algorithm(name)
-    if issubclass(algorithm, OneSided):
-        # Each in-neighbor's mailbox has three slots. The published value has two slots
-        # more than there are out-neighbors. push_sum also keeps x.
-        window = 4 * len(hops(ranks)) + 2 if ranks > 1 else 0
-        return 2 + window + (name == "push_sum" and ranks > 1)
-    if issubclass(algorithm, QuorumDiLoCo):
-        # The server has base, p, m, a message of each rank, and the answer.
-        return 2 + 4 + ranks
-    # Gradients are in buckets; averaging has a second half for the next values, and
-    # sparse_loco its residuals instead.
-    copies = 3 if algorithm.flat_parameters else 2
-    if issubclass(algorithm, AsyncModelAverage):
-        copies += 1  # a snapshot and its mean, and no second half
-    if issubclass(algorithm, StatefulAveraging):
-        width = 2 if algorithm.at_least is torch.float64 else 1
-        copies += width * (len(algorithm.keeps) + len(algorithm.scratch))
-    # Its momentum.
-    copies += name == "demo"
-    if issubclass(algorithm, MomentumAveraging):
-        # The values that are sent, and the errors of codes.
-        copies += 1 + issubclass(algorithm, OneBitAdam)
-        # The sum of local steps, and the values before them.
-        copies += 2 * (name == "zero_one_adam")
-    # Errors, and the sums of them and the gradients.
-    copies += 2 * (name == "powersgd")
-    return copies

@@ -18,10 +18,7 @@ from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.process_groups.groups import BLUECOMM, ORDINARY_BUCKETS, Groups
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.sizes import parse_size
-from bluecomm.optim import QAdam
-from bluecomm.optim.algorithms.desloc import DesLoc
-from bluecomm.optim.algorithms.momentum_averaging import MomentumAveraging
-from bluecomm.optim.algorithms.one_sided import OneSided
+from bluecomm.optim import Algorithm
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
 from bluecomm.topology import OnePeerExponential, default_schedule
@@ -84,8 +81,8 @@ class Contender:
                 f"{did_you_mean(name, known)}"
             )
         found = cls(label, name)
-        if name not in _PLAIN:
-            every = get_algorithm(name).default_steps_per_communication
+        if algorithm := found.algorithm:
+            every = algorithm.default_steps_per_communication
             found = dataclasses.replace(found, every=every)
         for option in options:
             found = dataclasses.replace(found, **found._meaning_of(option))
@@ -123,37 +120,28 @@ class Contender:
 
     def _names_of_settings(self) -> list[str]:
         """Return the names of the algorithm's own options."""
-        if self.name in _PLAIN:
+        if self.algorithm is None:
             return []
-        return list(inspect.signature(get_algorithm(self.name)).parameters)
+        return list(inspect.signature(self.algorithm).parameters)
 
     def _example(self) -> str:
         names = self._names_of_settings()
         return f": {', '.join(names)}" if names else ", such as outer_lr=2.0"
 
     @property
-    def needs_qadam(self) -> bool:
-        """Whether its algorithm takes no other optimizer than ``QAdam``."""
-        return self.name not in _PLAIN and issubclass(
-            get_algorithm(self.name), MomentumAveraging
-        )
-
-    @property
-    def needs_adam(self) -> bool:
-        """Whether its algorithm needs the state of ``torch.optim.Adam``."""
-        return self.name not in _PLAIN and issubclass(get_algorithm(self.name), DesLoc)
+    def algorithm(self) -> type[Algorithm] | None:
+        """Its algorithm; ``None`` if it trains without ``DistributedOptimizer``."""
+        return None if self.name in _PLAIN else get_algorithm(self.name)
 
     @property
     def needs_all_ranks(self) -> bool:
         """Whether it can be measured only among all ranks of the job."""
-        return self.name not in _PLAIN and (
-            issubclass(get_algorithm(self.name), OneSided)
-        )
+        return self.algorithm is not None and self.algorithm.has_windows
 
     @property
     def depends_on_speed(self) -> bool:
         """Whether the result of a training depends on the speed of ranks and links."""
-        return self.name not in _PLAIN and get_algorithm(self.name).depends_on_speed
+        return self.algorithm is not None and self.algorithm.depends_on_speed
 
     @property
     def needs_groups(self) -> bool:
@@ -162,7 +150,7 @@ class Contender:
 
     @property
     def _averages(self) -> bool:
-        return self.name not in _PLAIN and get_algorithm(self.name).flat_parameters
+        return self.algorithm is not None and self.algorithm.flat_parameters
 
 
 def default_names() -> list[str]:
@@ -217,17 +205,16 @@ class Trainer:
             model = self._ddp(contender, model)
         elif self._comm.size > 1 and contender.name == FSDP:
             self._shard(contender, model)
-        optimizer: Any = self._make_optimizer(model.parameters())
-        if contender.needs_qadam:
-            optimizer = QAdam(model.parameters(), lr=1e-6, warmup_steps=1)
-        elif contender.name == "demo":
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        elif contender.needs_adam:
-            optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
+        algorithm = contender.algorithm
+        optimizer: Any = None
+        if algorithm is not None:
+            optimizer = algorithm.needed_optimizer(model.parameters(), 1e-6, 1)
+        if optimizer is None:
+            optimizer = self._make_optimizer(model.parameters())
         finish: Callable[[], None] = _do_nothing
-        if contender.name not in _PLAIN:
+        if algorithm is not None:
             optimizer = distribute(contender, model, optimizer, self._comm)
-            if get_algorithm(contender.name).flat_parameters:
+            if algorithm.flat_parameters:
                 finish = (
                     optimizer.synchronize
                 )  # otherwise it would send gradients again
@@ -301,8 +288,7 @@ def end_training(contender: Contender, optimizer: Any) -> None:
     if contender.needs_all_ranks:
         win_free()
         return
-    is_plain = contender.name in _PLAIN
-    if not is_plain and get_algorithm(contender.name).ends_with_others:
+    if contender.algorithm is not None and contender.algorithm.ends_with_others:
         # The training has noticed that values are not finite.
         with contextlib.suppress(FloatingPointError):
             optimizer.abort()

@@ -81,6 +81,11 @@ class AsyncModelAverage(BackgroundAlgorithm, GradientAllreduce):
         # None in a world of one.
         self._average: BackgroundAverage | None = None
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # A snapshot and its mean, and no half for the next values.
+        return super().memory_in_models(ranks, neighbors) + 1
+
     @property
     def _in_warmup(self) -> bool:
         return self._steps < self._warmup_steps

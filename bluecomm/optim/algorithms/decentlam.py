@@ -58,6 +58,8 @@ class DecentLaM(StatefulAveraging):
     acts_alone = True
     keeps = ("before", "momentum")
 
+    brings_momentum = True
+
     def __init__(
         self,
         *,

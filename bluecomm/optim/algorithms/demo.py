@@ -87,6 +87,16 @@ class DeMo(GradientAveraging):
         # The momentum of each parameter, by its name.
         self._momentum: dict[str, torch.Tensor] = {}
 
+    @classmethod
+    def needed_optimizer(
+        cls, parameters: Any, lr: float, warmup_steps: int
+    ) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr)
+
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        return super().memory_in_models(ranks, neighbors) + 1  # the momentum
+
     def check_optimizer(
         self, optimizer: torch.optim.Optimizer, comm: Communicator
     ) -> None:

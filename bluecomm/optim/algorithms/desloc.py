@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from bluecomm.ops.neighbor_weights import Weights
@@ -77,6 +79,12 @@ class DesLoc(ParameterAveraging):
         self._has: frozenset[str] = frozenset()
         # The keys that each bucket under way sends.
         self._sent: dict[Bucket, list[str]] = {}
+
+    @classmethod
+    def needed_optimizer(
+        cls, parameters: Any, lr: float, warmup_steps: int
+    ) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr)
 
     def check_optimizer(
         self, optimizer: torch.optim.Optimizer, comm: Communicator

@@ -98,6 +98,17 @@ class MomentumAveraging(GradientAllreduce):
             return None
         return [len(comm.layout.members(k)) for k in range(comm.machine_size)]
 
+    @classmethod
+    def needed_optimizer(
+        cls, parameters: Any, lr: float, warmup_steps: int
+    ) -> torch.optim.Optimizer:
+        return QAdam(parameters, lr, warmup_steps=warmup_steps)
+
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # The values that are sent.
+        return super().memory_in_models(ranks, neighbors) + 1
+
     def check_optimizer(
         self, optimizer: torch.optim.Optimizer, comm: Communicator
     ) -> None:

@@ -66,6 +66,12 @@ class OneSided(Algorithm):
         self._has_started = False
         self._gone = 0  # number of lost ranks without which the windows' graph is made
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # Each in-neighbor's mailbox has three slots. The published value has two slots
+        # more than there are out-neighbors.
+        return 2 + (4 * neighbors + 2 if ranks > 1 else 0)
+
     def setup(self, buckets: Sequence[Bucket]) -> None:
         if self.context.comm is not current_communicator():
             raise ValueError(
@@ -290,6 +296,11 @@ class PushSum(OneSided):
         super().__init__(window_prefix=window_prefix)
         self._exact_step_sum = exact_step_sum
         self._biased: dict[Bucket, torch.Tensor] = {}
+
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # x beside the parameters, z.
+        return super().memory_in_models(ranks, neighbors) + (ranks > 1)
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)

@@ -49,6 +49,10 @@ class OneBitAdam(MomentumAveraging):
         # One for each bucket.
         self._feedback: list[ErrorFeedback] = []
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        return super().memory_in_models(ranks, neighbors) + 1  # the errors of codes
+
     def feedback_of(self, bucket: Bucket) -> ErrorFeedback:
         self._feedback.append(ErrorFeedback())
         return self._feedback[-1]

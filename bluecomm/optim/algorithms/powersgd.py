@@ -164,6 +164,11 @@ class PowerSGD(GradientAllreduce):
         for number, state in enumerate(self._states.values(), start=1):
             state.draw((self._seed * _PRIME + self._rounds) * _PRIME + number)
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # Errors, and the sums of them and the gradients.
+        return super().memory_in_models(ranks, neighbors) + 2
+
     def joins_in_engine(self) -> bool:
         return not self.follows_backward()
 

@@ -102,6 +102,11 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         self._is_waiting = False
         self._failure: Exception | None = None
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # The server has base, p, m, a message of each rank, and the answer.
+        return 2 + 4 + ranks
+
     def check_optimizer(
         self, optimizer: torch.optim.Optimizer, comm: Communicator
     ) -> None:

@@ -30,6 +30,12 @@ class StatefulAveraging(ParameterAveraging):
 
     memory: BucketState
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        width = 2 if cls.at_least is torch.float64 else 1
+        kept = width * (len(cls.keeps) + len(cls.scratch))
+        return super().memory_in_models(ranks, neighbors) + kept
+
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)
         self._make_memory(buckets)

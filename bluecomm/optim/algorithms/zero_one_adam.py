@@ -90,6 +90,11 @@ class ZeroOneAdam(OneBitAdam):
         self._steps = 0
         self._local: dict[torch.Tensor, _LocalSteps] = {}
 
+    @classmethod
+    def memory_in_models(cls, ranks: int, neighbors: int) -> int:
+        # The sum of local steps, and the values before them.
+        return super().memory_in_models(ranks, neighbors) + 2
+
     def average_momentum(self) -> None:
         has_round = self._steps + 1 >= self._interval
         groups = self._optimizer.groups_of_parameters()

@@ -8,20 +8,21 @@ import torch
 import bluecomm as bf
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.bucket_state import BucketState
-from dist_optimizer import WITH_ADAM, WITH_QADAM
+from bluecomm.optim.registry import get_algorithm
 from tests.support.logistic import Logistic, data_of, start_of
 
 PAGE = (Path(__file__).parents[4] / "docs" / "methods.md").read_text()
 
 
-def train(sgd_momentum=0.0, kind="sgd", **options):
-    """Return the parameters after five steps."""
+def train(sgd_momentum=0.0, suits=None, **options):
+    """Return the parameters after five steps, with the optimizer that suits a name."""
     model = Logistic(start_of(0))
-    optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=sgd_momentum)
-    if kind == "adam":
-        optimizer = torch.optim.Adam(model.parameters(), 0.3)
-    if kind == "qadam":
-        optimizer = bf.QAdam(model.parameters(), 0.3, warmup_steps=2)
+    optimizer = None
+    if suits is not None:
+        kind = get_algorithm(suits)
+        optimizer = kind.needed_optimizer(model.parameters(), 0.3, warmup_steps=2)
+    if optimizer is None:
+        optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=sgd_momentum)
     if options:
         optimizer = bf.DistributedOptimizer(optimizer, model, **options)
     features, labels = (torch.as_tensor(each) for each in data_of(0))
@@ -54,13 +55,12 @@ OWN_RULE = "demo"
 
 @pytest.mark.parametrize("name", sorted({*bf.algorithm_names()} - {OWN_RULE}))
 def test_one_rank_trains_like_the_plain_optimizer(world, name):
-    kind = "qadam" if name in WITH_QADAM else "adam" if name in WITH_ADAM else "sgd"
-    got = train(algorithm=name, kind=kind, **PLAIN.get(name, {}))
-    torch.testing.assert_close(got, train(kind=kind))
+    got = train(algorithm=name, suits=name, **PLAIN.get(name, {}))
+    torch.testing.assert_close(got, train(suits=name))
 
 
 def test_demo_takes_signs_in_a_world_of_one(world):
-    got = train(algorithm=OWN_RULE, k=4)
+    got = train(algorithm=OWN_RULE, suits=OWN_RULE, k=4)
     start, rates = torch.as_tensor(start_of(0)), 5 * 0.3
     # All coefficients are sent, so the momentum is the last gradient.
     steps = (got - start) / 0.3
