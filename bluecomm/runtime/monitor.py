@@ -252,6 +252,7 @@ class Monitor:
                 blocking=self._blocks(operation),
             )
             for operation in self._world.engine.pending()
+            if not self._is_unattended(operation)
         ]
         self._tell(Pending(id=query.id, ops=operations))
 
@@ -274,6 +275,11 @@ class Monitor:
                     self._policy.busy_within_s
                 ):
                     self._world.engine.extend_deadline(number, self._policy.extension_s)
+
+    def _is_unattended(self, operation: PendingRequest) -> bool:
+        """Return whether nobody waits for a request, which stands for a given time."""
+        number = operation["id"]
+        return self._world.is_standing(number) and self._world.has_hard_deadline(number)
 
     def _blocks(self, operation: PendingRequest) -> bool:
         """Return whether the program blocks in an operation that others must call.

@@ -303,6 +303,16 @@ def test_it_lists_outstanding_operations(bench):
     assert answer.ops[0].blocking is True
 
 
+def test_it_does_not_list_what_stands_for_a_time_of_its_own(bench):
+    for number in (1, 2, 3):
+        bench.outstanding(number, 3.0, f"x{number}")
+    bench.standing.update([1, 2])
+    bench.hard.update([2, 3])
+    bench.agent.listener(QueryPending(id=4))
+    (answer,) = bench.agent.sent
+    assert [one.name for one in answer.ops] == ["x1", "x3"]
+
+
 def test_a_notice_is_passed_on(monkeypatch):
     bench = Bench(monkeypatch)
     heard = []
