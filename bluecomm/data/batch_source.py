@@ -18,6 +18,15 @@ class BatchSource(Protocol):
         """Number of the epoch."""
         ...
 
+    @property
+    def counted(self) -> int:
+        """Number of records that all ranks together have used in this or the last pass.
+
+        Raises:
+            TypeError: It is not known.
+        """
+        ...
+
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at the next pass, unless it is the same one."""
         ...

@@ -120,6 +120,19 @@ class DataLoader(TorchDataLoader[Any]):
         """Number of the epoch."""
         return self._source.epoch
 
+    @property
+    def counted(self) -> int:
+        """Number of records that all ranks together have used, each counted once.
+
+        It is the number in this pass, as far as this rank knows, or in the last one. At
+        the end of a pass it is the length of the dataset. Only the dynamic partition
+        counts records.
+
+        Raises:
+            TypeError: The partition is static.
+        """
+        return self._source.counted
+
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at the next pass. Does nothing if it is the same one.
 

@@ -28,6 +28,11 @@ class StaticBatches:
         """Number of the epoch."""
         return self._sampler.epoch
 
+    @property
+    def counted(self) -> int:
+        """Raise TypeError, because only a ledger counts the records of all ranks."""
+        raise TypeError('DataLoader.counted: only partition="dynamic" counts records')
+
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at the next pass, unless it is the same one."""
         if epoch != self.epoch:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bluecomm.data.dynamic.asker import Asker
-from bluecomm.data.dynamic.cells import open_cell
+from bluecomm.data.dynamic.cells import open_cell, serve_ledgers
 from bluecomm.data.dynamic.exchange import Lease
 from bluecomm.data.dynamic.intervals import Intervals, count
 from bluecomm.data.dynamic.lease_queue import LeaseQueue
@@ -74,6 +74,8 @@ class LeaseBatches:
         self._order: Permutation | None = None
         # The positions that count before the next pass, or since the last one.
         self._done: Intervals = []
+        # The number of those that count at the end of the last pass.
+        self._counted = 0
         self._is_kept = False
         # The passes since all ranks have last agreed on the name of their ledgers.
         self._agreed: object = None
@@ -90,6 +92,12 @@ class LeaseBatches:
             "lease_s": lease_s,
         }
         check_same(self._world, _USER, {**self._facts, **self._dataset, **options})
+        serve_ledgers()
+
+    @property
+    def counted(self) -> int:
+        """Number of records that count in this pass, or in the last one."""
+        return self._counted if self._queue is None else count(self._queue.known())
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at the next pass, unless it is the same one."""
@@ -197,6 +205,7 @@ class LeaseBatches:
         if self._queue is not None:
             queue, self._queue = self._queue, None
             self._done = queue.close()
+            self._counted = count(self._done)
 
     def _agree(self) -> None:
         """Check that all ranks begin alike, and agree on a name for their ledgers."""

@@ -121,7 +121,8 @@ class ClusterStore(SampleStore):
         }
 
         def start() -> None:
-            rank, route = group.world.rank, EngineRoute(group.world, str(number))
+            comm = Communicator(group.world, group.ranks, owner=f"data.cache.{number}")
+            rank, route = group.world.rank, EngineRoute(comm)
             self._server = CacheServer(rank, machine_of, self._memory, route)
             self._server.start()
 

@@ -70,6 +70,8 @@ def test_full_passes_are_epochs():
     assert loader.state_dict()["phases"][0]["steps"] == 1
     loader.set_epoch(0)
     assert [batch.tolist() for batch in loader] == passes[0]
+    with pytest.raises(TypeError, match='only partition="dynamic" counts records'):
+        _ = loader.counted
 
 
 def test_samplers_of_the_package_make_the_batches():

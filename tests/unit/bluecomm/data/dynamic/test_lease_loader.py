@@ -54,6 +54,7 @@ def test_workers_load_ahead_and_only_used_batches_count():
             state = loader.state_dict()
     assert flat(taken) == list(range(30))
     assert state["done"] == [[0, 8]]
+    assert loader.counted == 30
     resumed = loader_of(30, batch_size=5, shuffle=False)
     resumed.load_state_dict(state)
     assert len(resumed) == 5

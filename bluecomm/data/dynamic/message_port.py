@@ -1,0 +1,126 @@
+"""Messages of any length between the ranks of a group, at any time."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import struct
+import threading
+from collections.abc import Callable
+
+import torch
+
+from bluecomm.errors import BluecommError
+from bluecomm.ops.recv import post_receive
+from bluecomm.ops.send import send_nonblocking
+from bluecomm.runtime import Communicator, Handle
+
+_log = logging.getLogger("bluecomm")
+
+# A message travels in chunks, short enough to be sent before the receiver asks for them
+# (BLUECOMM_EAGER_BYTES): number of bytes in the chunk, and in all that follow.
+_CHUNK_NBYTES = 4096
+_HEAD = struct.Struct("<II")
+_BODY_NBYTES = _CHUNK_NBYTES - _HEAD.size
+# How soon a receive is tried again that has failed, or could not start.
+_AGAIN_S = 0.5
+_TAG = 0
+
+
+class MessagePort:
+    """Sends messages to the ranks of a group, and receives theirs.
+
+    Messages from one rank arrive in the order of its sends. One receive from any rank
+    stands until the world ends, so the loss of a rank does not end it.
+
+    Args:
+        comm: The ranks, for this port only.
+        on_message: Gets the sender's rank in the world and each message. Called in the
+            thread of callbacks, so it must not wait for other messages.
+        on_lost: Gets the rank to which a message could not be sent, and the error.
+        on_failure: Gets the error of a failed receive, and returns whether a rank is
+            left that could send.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        on_message: Callable[[int, bytes], None],
+        on_lost: Callable[[int, BluecommError], None],
+        on_failure: Callable[[BluecommError], bool],
+    ) -> None:
+        self._comm = comm
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_failure = on_failure
+        self._chunk = torch.empty(_CHUNK_NBYTES, dtype=torch.uint8)
+        # Bytes of messages of which more are to come, by sender.
+        self._parts: dict[int, bytes] = {}
+
+    def open(self) -> None:
+        """Begin to receive."""
+        if self._comm.size > 1:
+            self._receive()
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Start to send a message; errors go to ``on_lost``, or mean a lost message."""
+        for begin in range(0, len(message), _BODY_NBYTES):
+            body = message[begin : begin + _BODY_NBYTES]
+            left = len(message) - begin - len(body)
+            chunk = bytearray(_CHUNK_NBYTES)
+            _HEAD.pack_into(chunk, 0, len(body), left)
+            chunk[_HEAD.size : _HEAD.size + len(body)] = body
+            tensor = torch.frombuffer(chunk, dtype=torch.uint8)
+            try:
+                handle = send_nonblocking(tensor, rank, _TAG, self._comm)
+            except BluecommError as error:  # suspended, or ended
+                _log.debug("a message to rank %d is lost: %s", rank, error)
+                return
+            handle.on_finish(functools.partial(self._after_send, rank, handle))
+
+    def _after_send(self, rank: int, handle: Handle[None]) -> None:
+        try:
+            handle.wait()
+        except BluecommError as error:
+            self._on_lost(rank, error)
+
+    def _receive(self) -> None:
+        """Take what has arrived, and be called again when more has."""
+        try:
+            while True:
+                handle = post_receive(self._chunk, None, _TAG, self._comm, math.inf)
+                if not handle.done():
+                    handle.on_finish(functools.partial(self._resume, handle))
+                    return
+                self._take(handle.wait())
+        except BluecommError as error:
+            self._fail(error)
+
+    def _resume(self, handle: Handle[int]) -> None:
+        try:
+            rank = handle.wait()
+        except BluecommError as error:
+            self._fail(error)
+            return
+        self._take(rank)
+        self._receive()
+
+    def _fail(self, error: BluecommError) -> None:
+        """Try again later, if that makes sense.
+
+        The world may be suspended, or the sender of a chunk may have ended.
+        """
+        if not self._comm.world.is_ending and self._on_failure(error):
+            timer = threading.Timer(_AGAIN_S, self._receive)
+            timer.daemon = True
+            timer.start()
+
+    def _take(self, rank: int) -> None:
+        chunk = self._chunk.numpy().tobytes()
+        nbytes, left = _HEAD.unpack_from(chunk)
+        message = self._parts.pop(rank, b"") + chunk[_HEAD.size : _HEAD.size + nbytes]
+        if left:
+            self._parts[rank] = message
+        else:
+            self._on_message(rank, message)
