@@ -121,8 +121,7 @@ class ClusterStore(SampleStore):
         }
 
         def start() -> None:
-            comm = Communicator(group.world, group.ranks, owner=f"data.cache.{number}")
-            rank, route = group.world.rank, EngineRoute(comm)
+            rank, route = group.world.rank, EngineRoute(group.world, str(number))
             self._server = CacheServer(rank, machine_of, self._memory, route)
             self._server.start()
 

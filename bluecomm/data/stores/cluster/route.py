@@ -18,14 +18,15 @@ from bluecomm.data.stores.cluster.messages import (
 from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
 from bluecomm.ops.recv import post_receive
 from bluecomm.ops.send import send_nonblocking
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime import Communicator, Handle, current_process
 from bluecomm.runtime.handle import abandon_all
+from bluecomm.runtime.world import World
 
 _MESSAGES_TAG = 0
 _FIRST_VALUE_TAG = 1
 # A receive that has waited for so long is replaced by another one.
 _LISTEN_S = 3600.0
-_RETRY_S = 1.0
+_RETRY_S = 0.2
 # How long a message may take to be sent, and a value to arrive.
 VALUE_LIMIT_S = 30.0
 
@@ -47,6 +48,9 @@ class Inbox(Protocol):
 
     def on_lost(self, rank: int) -> None:
         """Note that a rank cannot be reached any more; on the server's thread."""
+
+    def on_move(self) -> None:
+        """Note that messages may have been lost; on the server's thread."""
 
     def on_end(self, why: str) -> None:
         """Note that no rank can be reached any more; on the server's thread."""
@@ -90,22 +94,36 @@ class CacheRoute(abc.ABC):
 class EngineRoute(CacheRoute):
     """The way over the engine.
 
+    When ranks join the job, its world ends and another one begins, in which ranks keep
+    their numbers. The route then goes on there.
+
     Args:
-        comm: The ranks of the store, which nobody else uses.
+        world: The world.
+        name: Name of the store, the same on all ranks, and of no other store.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+    def __init__(self, world: World, name: str) -> None:
+        self._name = name
+        self._comm = self._enter(world)
         self._inbox: Inbox | None = None
         self._listening: Handle[int] | None = None
         self._stop_watching: Callable[[], None] = lambda: None
 
     def open(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._watch()
+        self._listen()
+
+    def _enter(self, world: World) -> Communicator:
+        return Communicator(world, range(world.size), owner=f"data.cache.{self._name}")
+
+    def _watch(self) -> None:
+        """Learn of ranks that go."""
+        inbox = self._inbox
+        assert inbox is not None
         members = self._comm.world.members
         self._stop_watching = members.listen(lambda: inbox.post(self._report_gone))
         self._report_gone()
-        self._listen()
 
     def send(self, rank: int, message: CacheMessage, value: Any = None) -> None:
         head = torch.frombuffer(bytearray(message.pack()), dtype=torch.uint8)
@@ -163,13 +181,27 @@ class EngineRoute(CacheRoute):
     def _report_gone(self) -> None:
         assert self._inbox is not None
         for rank in self._comm.world.members.gone:
-            if rank in self._comm.ranks:
-                self._inbox.on_lost(rank)
+            self._inbox.on_lost(rank)
+
+    def _move(self) -> bool:
+        """Go on in the current world; return whether there is another one."""
+        assert self._inbox is not None
+        process = current_process()
+        world = process.communicator.world if process.is_initialized else None
+        if world is None or world is self._comm.world:
+            return False
+        # Newcomers have the numbers of ranks that had gone.
+        self._report_gone()
+        self._stop_watching()
+        self._comm = self._enter(world)
+        self._watch()
+        self._inbox.on_move()
+        return True
 
     def _listen(self) -> None:
         """Start to receive the next message; on the server's thread."""
         assert self._inbox is not None
-        if self._comm.world.is_ending:
+        if self._comm.world.is_ending and not self._move():
             self._inbox.on_end("its world has ended")
             return
         message = torch.empty(MESSAGE_NBYTES, dtype=torch.uint8)

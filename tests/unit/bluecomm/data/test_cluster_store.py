@@ -1,10 +1,8 @@
-"""The store of several machines: owners, claims, and machines that are lost."""
+"""The store of several machines, some of which are lost, or do not answer."""
 
-import itertools
 import logging
 import os
 import pickle
-import socket
 import threading
 import time
 
@@ -12,12 +10,9 @@ import pytest
 import torch
 
 from bluecomm.data.cached_dataset import CachedDataset
-from bluecomm.data.stores.cluster import local_socket, server
-from bluecomm.data.stores.cluster.claims import Claimant, Claims
+from bluecomm.data.stores.cluster import server
 from bluecomm.data.stores.cluster.cluster_store import ClusterStore
-from bluecomm.data.stores.cluster.machines import CacheMachines
-from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
-from bluecomm.data.stores.cluster.owners import owner_of
+from bluecomm.data.stores.cluster.messages import Kind
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
 from bluecomm.errors import NotInitializedError
@@ -56,91 +51,6 @@ def load(store, key):
             return False
         store.put(key, value_of(key), 1.0)
         return True
-
-
-def test_owners_are_spread_evenly_and_stay():
-    machines = range(5)
-    owners = [owner_of(key, machines) for key in range(5000)]
-    assert all(900 < owners.count(machine) < 1100 for machine in machines)
-    for key, owner in enumerate(owners):
-        assert owner_of(key, {0, 1, 2, 3, 4} - {(owner + 1) % 5}) == owner
-    moved = [owner_of(k, (0, 1, 2, 4)) for k, owner in enumerate(owners) if owner == 3]
-    assert all(moved.count(machine) > len(moved) / 6 for machine in (0, 1, 2, 4))
-
-
-def test_a_machine_is_silent_for_some_time_and_lost_with_its_last_rank():
-    now = [0.0]
-    machines = CacheMachines(0, {0: 0, 1: 1, 2: 1}, lambda: now[0])
-    key = next(key for key in range(100) if machines.owner_of(key) == 1)
-    assert machines.mute(1)
-    assert not machines.mute(1)
-    assert machines.owner_of(key) == 0
-    now[0] += 31
-    assert machines.owner_of(key) == 1
-    assert machines.server_of(1) == 1
-    assert machines.lose(1)
-    assert not machines.lose(1)
-    assert (machines.server_of(1), machines.is_lost(1)) == (2, False)
-    assert machines.lose(2)
-    assert machines.is_lost(1)
-    assert machines.owner_of(key) == 0
-    assert not machines.lose(0)
-
-
-class TestClaims:
-    """Ranks 0 and 1 are on machine 0, rank 2 on machine 1, rank 3 on machine 2."""
-
-    @pytest.fixture
-    def claims(self):
-        self.now = 0.0
-        made = Claims({0: 0, 1: 0, 2: 1, 3: 2}, 60.0, lambda: self.now)
-        self.numbers = itertools.count()
-        return made
-
-    def claimant(self, rank):
-        return Claimant(rank, CacheMessage(Kind.CLAIM, next(self.numbers), 7))
-
-    def test_one_machine_loads_and_the_others_wait_for_the_value(self, claims):
-        assert claims.claim(self.claimant(0))
-        second, third = self.claimant(2), self.claimant(3)
-        assert not claims.claim(second)
-        assert not claims.claim(third)
-        assert claims.end(7, 3, is_found=False) == []  # it does not load it
-        outcomes = claims.end(7, 0, is_found=True)
-        assert outcomes == [(second, True), (third, True)]
-        assert claims.end(7, 0, is_found=False) == []
-
-    def test_a_claim_without_a_value_passes_on(self, claims):
-        assert claims.claim(self.claimant(0))
-        second, third = self.claimant(2), self.claimant(3)
-        assert not claims.claim(second)
-        assert not claims.claim(third)
-        assert claims.end(7, 0, is_found=False) == [(second, False)]
-        assert claims.keys_of(2) == [7]
-        claims.forget(3)
-        assert claims.end(7, 2, is_found=False) == []
-        assert claims.claim(self.claimant(3))
-
-    def test_a_second_claim_of_a_machine_ends_the_first(self, claims):
-        assert claims.claim(self.claimant(0))
-        assert claims.claim(self.claimant(1))
-        assert not claims.claim(self.claimant(2))
-        assert claims.end(7, 0, is_found=False) == []
-        assert len(claims.end(7, 1, is_found=False)) == 1
-
-    def test_waits_end_at_the_limit(self, claims):
-        assert claims.claim(self.claimant(0))
-        assert claims.next_limit_s == float("inf")
-        late = self.claimant(2)
-        assert not claims.claim(late)
-        assert claims.next_limit_s == 60.0
-        self.now = 59.0
-        assert not claims.claim(self.claimant(3))
-        assert claims.take_late() == []
-        self.now = 60.0
-        assert claims.take_late() == [(late, False)]
-        # Its value ends the claim of the other one, too.
-        assert len(claims.end(7, 2, is_found=True)) == 1
 
 
 def test_values_are_found_on_all_machines(network):
@@ -235,7 +145,9 @@ def test_a_claim_passes_on_when_its_process_is_killed(network, owner):
     loads = []
     thread = threading.Thread(target=lambda: loads.append(load(second, key)))
     thread.start()
-    wait_until(lambda: len(network.servers[owner]._claims._claims[key].waiting), "wait")
+    wait_until(
+        lambda: len(network.servers[owner]._part.claims._claims[key].waiting), "wait"
+    )
     kill(pid)
     thread.join(DEADLINE_S)
     assert loads == [True]
@@ -352,6 +264,21 @@ def test_the_end_of_the_world_leaves_each_machine_its_memory(network, caplog):
     assert first._memory.has(key)
 
 
+def test_requests_are_repeated_in_the_next_world(network):
+    first, second = network.stores
+    key = network.keys_of(1)[0]
+    assert load(second, key)
+    network.cut.add(1)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(first.get(key)))
+    thread.start()
+    wait_until(lambda: network.servers[0]._asked, "it does not ask")
+    network.cut.clear()
+    network.post(0, lambda inbox: inbox.on_move())
+    thread.join(DEADLINE_S)
+    check(found[0], key)
+
+
 def test_a_dataset_reads_each_sample_from_the_cluster(network):
     class Opened(ClusterStore):
         def __init__(self, store):
@@ -393,29 +320,8 @@ def test_a_rank_alone_uses_its_memory():
     dataset.close()
 
 
-def test_other_users_are_refused(network, monkeypatch):
-    client = local_socket.LocalClient(network.servers[0].address)
-    find = CacheMessage(Kind.FIND, key=1)
-    monkeypatch.setattr(server, "is_own_user", lambda _: False)
-    with pytest.raises(OSError, match=r"closed the connection|Broken pipe|reset"):
-        client.ask(find, DEADLINE_S)
-    monkeypatch.setattr(local_socket, "is_own_user", lambda _: False)
-    with pytest.raises(OSError, match="another user has this address"):
-        client.ask(find, DEADLINE_S)
-
-
-def test_wrong_packets_are_refused(network):
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ours.send(b"x")
-        with pytest.raises(OSError, match="sends no message: expected 40 bytes, got 1"):
-            local_socket.receive_packet(theirs)
-        fd, _ = local_socket.new_memory(64)
-        message = CacheMessage(Kind.KEEP, nbytes=128)
-        local_socket.send_packet(ours, message, fd)
-        with pytest.raises(OSError, match="sends less memory than a value needs"):
-            local_socket.receive_packet(theirs)
-        os.close(fd)
-        ours.close()
-        with pytest.raises(OSError, match="the other side has closed the connection"):
-            local_socket.receive_packet(theirs)
+def test_an_event_that_fails_does_not_end_the_server(network, caplog):
+    network.servers[0].post(lambda: 1 / 0)
+    network.settle(0)
+    assert "the cache server of rank 0 failed" in caplog.text
+    assert load(network.stores[1], network.keys_of(0)[0])
