@@ -1,4 +1,4 @@
-"""The machines of a store, as one rank sees them: in use, silent, or lost."""
+"""The ranks and machines of a store, as one rank sees them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from bluecomm.data.stores.cluster.owners import owner_of
 
-# A machine that did not answer is asked again after this time.
+# A rank that did not answer is asked again after this time.
 _PAUSE_S = 30.0
 
 
@@ -20,7 +20,7 @@ class CacheMachines:
         clock: Returns the time in seconds.
 
     Attributes:
-        own: Number of this rank's machine, which is always in use.
+        own: Number of this rank's machine, which is in use because this rank is.
         machine_of: Machine of each rank.
     """
 
@@ -53,20 +53,24 @@ class CacheMachines:
         self._left.discard(rank)
         return True
 
-    def mute(self, machine: int) -> bool:
-        """Do without a machine for some time; return whether it was in use."""
-        now = self._clock()
-        was_in_use = self._silent_until.get(machine, now) <= now
-        self._silent_until[machine] = now + _PAUSE_S
+    def mute(self, rank: int) -> bool:
+        """Do without a rank for some time; return whether it was in use."""
+        was_in_use = rank in self._in_use()
+        self._silent_until[rank] = self._clock() + _PAUSE_S
         return was_in_use
+
+    def _in_use(self) -> set[int]:
+        """Return the ranks that are asked."""
+        if not self._silent_until:
+            return self._left
+        now = self._clock()
+        silent = {rank for rank, until in self._silent_until.items() if until > now}
+        return (self._left - silent) | {self._rank}
 
     def owner_of(self, key: int) -> int:
         """Return the machine that owns a key, among those in use."""
-        now = self._clock()
-        in_use = {self.machine_of[rank] for rank in self._left}
-        silent = {m for m, until in self._silent_until.items() if until > now}
-        return owner_of(key, (in_use - silent) | {self.own})
+        return owner_of(key, {self.machine_of[rank] for rank in self._in_use()})
 
     def server_of(self, machine: int) -> int:
-        """Return the rank through which a machine is asked: its lowest one left."""
-        return min(rank for rank in self._left if self.machine_of[rank] == machine)
+        """Return the rank through which a machine is asked: its lowest one in use."""
+        return min(rank for rank in self._in_use() if self.machine_of[rank] == machine)

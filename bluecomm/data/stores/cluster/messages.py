@@ -26,8 +26,10 @@ class Kind(enum.IntEnum):
     LOAD = 8
     # As LOAD, to a process of the owner, which puts the value into the memory itself.
     LOAD_HERE = 9
+    # Another machine loads the value; FOUND or LOAD follows.
+    WAIT = 10
     # The value is kept, or the claim has ended.
-    DONE = 10
+    DONE = 11
 
 
 class CacheMessage(NamedTuple):

@@ -57,8 +57,9 @@ class OwnedPart:
         elif message.kind is Kind.CLAIM:
             if self._give(rank, message):
                 return
-            if self.claims.claim(Claimant(rank, message)):
-                self._answer(rank, message.answer(Kind.LOAD))
+            is_granted = self.claims.claim(Claimant(rank, message))
+            kind = Kind.LOAD if is_granted else Kind.WAIT
+            self._answer(rank, message.answer(kind))
         else:
             if value is not None:
                 with contextlib.suppress(OSError, ValueError):

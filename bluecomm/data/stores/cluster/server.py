@@ -47,7 +47,7 @@ _WITHOUT_OWNER = {
     Kind.CLAIM: Kind.LOAD_HERE,
     Kind.KEEP: Kind.DONE,
 }
-_ANSWERS = (Kind.FOUND, Kind.MISSING, Kind.LOAD, Kind.DONE)
+_ANSWERS = (Kind.FOUND, Kind.MISSING, Kind.LOAD, Kind.WAIT, Kind.DONE)
 
 _RUNNING: weakref.WeakSet[CacheServer] = weakref.WeakSet()
 
@@ -209,12 +209,16 @@ class CacheServer:
             self._give_up(asked)
             return
         asked.rank = self._machines.server_of(owner)
-        waits_s = LOADING_LIMIT_S if message.kind is Kind.CLAIM else 0.0
-        asked.until_s = time.monotonic() + ANSWER_LIMIT_S + waits_s
+        asked.until_s = time.monotonic() + ANSWER_LIMIT_S
         self._asked[message.number] = asked
         self._send(asked.rank, message)
 
     def _on_answer(self, rank: int, answer: CacheMessage) -> None:
+        if answer.kind is Kind.WAIT:
+            if answer.number in self._asked:
+                until_s = time.monotonic() + LOADING_LIMIT_S + ANSWER_LIMIT_S
+                self._asked[answer.number].until_s = until_s
+            return
         asked = self._asked.pop(answer.number, None)
         if answer.nbytes:
             self._receive_found(rank, answer, asked)
@@ -264,16 +268,11 @@ class CacheServer:
         """End waits that take too long; return when the next ones may be."""
         now = time.monotonic()
         for asked in [one for one in self._asked.values() if one.until_s <= now]:
-            machine = self._machines.machine_of[asked.rank]
-            if machine == self._machines.own:
-                if self._asked.pop(asked.message.number, None) is not None:
-                    self._give_up(asked)
-                continue
-            if self._machines.mute(machine):
+            if self._machines.mute(asked.rank):
                 _log.warning(
-                    "the cache server of rank %d has not answered rank %d for %g s. "
-                    "Samples of its machine are loaded again, and it is asked again "
-                    "later",
+                    "the cache server of rank %d has not answered rank %d for %g s, "
+                    "and is asked again later. Until then, samples of its machine may "
+                    "be loaded again",
                     *(asked.rank, self._rank, ANSWER_LIMIT_S),
                 )
             self._ask_again([asked])

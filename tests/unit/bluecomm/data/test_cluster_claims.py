@@ -26,7 +26,11 @@ def test_a_machine_is_silent_for_some_time_and_lost_with_its_last_rank():
     key = next(key for key in range(100) if machines.owner_of(key) == 1)
     assert machines.mute(1)
     assert not machines.mute(1)
+    assert (machines.owner_of(key), machines.server_of(1)) == (1, 2)
+    assert machines.mute(2)
     assert machines.owner_of(key) == 0
+    machines.mute(0)  # this rank
+    assert machines.server_of(0) == 0
     now[0] += 31
     assert machines.owner_of(key) == 1
     assert machines.server_of(1) == 1

@@ -208,8 +208,8 @@ def test_a_silent_machine_is_reported_and_done_without(monkeypatch, caplog, netw
     with caplog.at_level(logging.WARNING):
         assert all(load(first, key) for key in keys)
     assert [r.message for r in caplog.records] == [
-        "the cache server of rank 1 has not answered rank 0 for 0.05 s. Samples of its "
-        "machine are loaded again, and it is asked again later"
+        "the cache server of rank 1 has not answered rank 0 for 0.05 s, and is asked "
+        "again later. Until then, samples of its machine may be loaded again"
     ]
 
 
