@@ -18,9 +18,10 @@ from bluecomm.data.dynamic.intervals import Intervals
 _log = logging.getLogger("bluecomm")
 
 # A rank that waits for others asks again after the first of these times, each time
-# after twice as long, up to the second.
-_POLL_S = 0.005
-_LONGEST_POLL_S = 0.1
+# after twice as long, up to the second for each rank: so there are at most 1000
+# requests per second.
+_POLL_S = 0.002
+_POLL_S_PER_RANK = 0.001
 # Requests without content, within the time after which a rank counts as silent.
 _BEATS = 4
 
@@ -71,7 +72,9 @@ class LeaseQueue:
         with self._changed:
             if not self._ready and not self._is_over:
                 self._ask(lambda: bool(self._ready))
-            return self._ready.popleft() if self._ready else None
+            lease = self._ready.popleft() if self._ready else None
+            self._changed.notify_all()
+            return lease
 
     def wait(self) -> Lease | None:
         """Return the next lease, or None if all records are done.
@@ -89,7 +92,8 @@ class LeaseQueue:
             elif now - since > self._cell.deadline_s:
                 raise self._stuck(self._last)
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+            longest_s = max(_POLL_S_PER_RANK * self._cell.ranks(), _POLL_S)
+            pause_s = min(2 * pause_s, longest_s)
         return lease
 
     def finish(self, lease: Lease) -> None:
@@ -98,9 +102,8 @@ class LeaseQueue:
             return
         with self._changed:
             self._finished.append(lease["id"])
-            # The thread says so with its next request for a lease, often at once.
+            # The thread says so with its next request for a lease, which follows soon.
             self._is_dry = False
-            self._changed.notify_all()
 
     def done(self) -> Intervals:
         """Return what the ledger counts, with all that this rank has finished."""
