@@ -95,7 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
         type=int,
         metavar="H",
         help="steps of each rank from one exchange to the next (default: 30 for "
-        "diloco, quorum_diloco and sparse_loco, 32 for desloc, 1 for all others)",
+        "diloco and sparse_loco, 10 for quorum_diloco, 32 for desloc, 1 for all "
+        "others)",
     )
     parser.add_argument(
         "--disable-dynamic-topology",

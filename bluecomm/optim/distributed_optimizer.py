@@ -90,8 +90,9 @@ def DistributedOptimizer(  # noqa: N802
             whose gradients are summed before they are averaged over ranks.
         num_steps_per_communication: For parameter averaging, the number of steps, or of
             training forward passes, from one round to the next. For gradient allreduce
-            the same as ``backward_passes_per_step``. Default: 30 for ``diloco``,
-            ``quorum_diloco`` and ``sparse_loco``, 32 for ``desloc``, 1 for all others.
+            the same as ``backward_passes_per_step``. Default: 30 for ``diloco`` and
+            ``sparse_loco``, 10 for ``quorum_diloco``, 32 for ``desloc``, 1 for all
+            others.
         gradient_predivide_factor: For gradient allreduce with ``op=Average``, the ``f``
             in ``f / n * sum_i (g_i / f)``, which keeps sums of 16-bit gradients small.
         sparse_as_dense: Whether algorithms that exchange gradients make sparse ones

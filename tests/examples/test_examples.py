@@ -19,6 +19,8 @@ from tests.support.trainers import TRAINER_LIMIT_S
 AVERAGING = ["allreduce", "hierarchical_neighbor_allreduce", "neighbor_allreduce"]
 COMMUNICATING = [*AVERAGING, "gradient_allreduce"]
 CODED = ["bytegrad", *WITH_QADAM]
+# Its result depends on the speed of the ranks.
+QUORUM = "quorum_diloco"
 
 
 BY_CLASS = ["--shards", "by-class", "--epochs", "20"]
@@ -35,6 +37,8 @@ DIGITS = {
     "by class local": ["local", *BY_CLASS],
     **{f"random {name}": [name, "--epochs", "12"] for name in [*COMMUNICATING, *CODED]},
     **{f"by class {name}": [name, *BY_CLASS] for name in WITH_QADAM},
+    f"random {QUORUM}": [QUORUM, "--epochs", "12"],
+    f"by class {QUORUM}": [QUORUM, *BY_CLASS],
 }
 
 
@@ -57,13 +61,14 @@ def of_two_machines() -> dict[str, Any]:
 @pytest.mark.parametrize("case", DIGITS)
 def test_digits(of_two_machines: dict[str, Any], case: str) -> None:
     result = of_two_machines[case]
+    slack = 0.01 if case.endswith(QUORUM) else 0.0
     if case == "by class local":
         assert result["worst_rank_accuracy"] < 0.5
     elif case.startswith("by class"):
-        assert result["worst_rank_accuracy"] >= 0.95
-        assert result["averaged_model_accuracy"] >= 0.95
+        assert result["worst_rank_accuracy"] >= 0.95 - slack
+        assert result["averaged_model_accuracy"] >= 0.95 - slack
     else:
-        assert result["worst_rank_accuracy"] >= 0.97
+        assert result["worst_rank_accuracy"] >= 0.97 - slack
 
 
 def test_benchmark_of_resnet18(of_two_machines: dict[str, Any]) -> None:

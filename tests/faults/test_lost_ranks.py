@@ -330,3 +330,61 @@ def test_a_stopped_rank_is_warned_of_and_then_lost(tmp_path):
             f"allreduce 'x' on rank 0: rank 1 on localhost (pid {pid}) was stopped"
         )
         assert "was stopped (state T)" in job.err.splitlines()[-1]
+
+
+# Rank 1 is an ordinary rank of the first optimizer, and the server of the second.
+QUORUMS = """
+import os, signal, sys, torch
+import bluecomm as bf
+bf.init()
+trainings = {}
+for name, ranks in (("follower", [0, 1, 2]), ("server", [1, 2])):
+    process_set = bf.ProcessSet(ranks)
+    if bf.rank() in ranks:
+        model = torch.nn.Linear(3, 1)
+        trainings[name] = model, bf.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.01),
+            model,
+            algorithm="quorum_diloco",
+            num_steps_per_communication=1,
+            process_set=process_set,
+        )
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+
+for _ in range(3):
+    for training in trainings.values():
+        step(*training)
+bf.barrier()
+if bf.rank() == 1:
+    print(f"victim {os.getpid()}", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+for name, training in trainings.items():
+    try:
+        while True:
+            step(*training)
+    except Exception as error:
+        print(f"lost {name}: {type(error).__name__}: {error}", flush=True)
+sys.exit(9)
+"""
+
+
+def test_a_quorum_ends_with_an_error_on_all_ranks(tmp_path):
+    command = script(tmp_path, QUORUMS)
+    with launched(tmp_path, "-np", "3", *command, patient=True) as job:
+        assert job.wait() == 137
+        assert job.left() == {}
+        victim = job.wait_for(r"victim (\d+)")[1]
+        who = rf"rank 1 on localhost \(pid {victim}\) was killed by SIGKILL"
+        remedy = (
+            rf"rank 0 makes the outer steps .*{who}.* Start again from a checkpoint"
+        )
+        for rank, name, error in (
+            (0, "follower", rf"PeerLostError: .*{who}"),
+            (2, "follower", rf"RuntimeError: .*{remedy}"),
+            (2, "server", rf"PeerLostError: .*{who}"),
+        ):
+            assert re.search(rf"\[{rank}\] lost {name}: {error}", job.out), job.out

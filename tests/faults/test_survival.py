@@ -174,6 +174,7 @@ def distributed(algorithm, **options):
 
 for make in (
     lambda: distributed("hierarchical_neighbor_allreduce"),
+    lambda: distributed("quorum_diloco"),
     lambda: distributed("neighbor_allreduce", uneven_inputs=True),
     lambda: bf.join(),
 ):
@@ -190,11 +191,12 @@ def test_what_is_not_covered_is_refused_by_name(tmp_path):
         assert job.wait() == 0, job.out + job.err
         for rank in (0, 1):
             said = re.findall(rf"^\[{rank}\] refused: (.*)$", job.out, re.MULTILINE)
-            assert len(said) == 3, job.out + job.err
-            name = "hierarchical_neighbor_allreduce"
-            assert f"does not cover the algorithm {name} yet; use one of" in said[0]
-            assert "uneven_inputs=True needs all ranks" in said[1]
-            assert "join: ranks without data cannot be used with" in said[2]
+            assert len(said) == 4, job.out + job.err
+            names = ("hierarchical_neighbor_allreduce", "quorum_diloco")
+            for name, text in zip(names, said, strict=False):
+                assert f"does not cover the algorithm {name} yet; use one of" in text
+            assert "uneven_inputs=True needs all ranks" in said[2]
+            assert "join: ranks without data cannot be used with" in said[3]
 
 
 # Rank 0 makes no call, so that of rank 1 is open when rank 1 frees the set.

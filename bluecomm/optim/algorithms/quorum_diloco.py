@@ -30,7 +30,7 @@ _log = logging.getLogger("bluecomm")
 class QuorumDiLoCo(BackgroundAlgorithm):
     """DiLoCo whose outer step waits for a quorum of the ranks, and no rank for it.
 
-    A rank takes local steps. After at least ``num_steps_per_communication`` of them (30
+    A rank takes local steps. After at least ``num_steps_per_communication`` of them (10
     by default), at the end of a step, it sends its progress ``D_i`` since it last sent
     to the first rank, and goes on. With ``D_i`` the progress in ``h_i`` steps of the
     ranks that have sent in this round, and ``m = 0`` at the start, the first rank
@@ -72,7 +72,9 @@ class QuorumDiLoCo(BackgroundAlgorithm):
 
     flat_parameters = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
-    default_steps_per_communication = 30
+    # Progress that comes late acts like momentum, so rounds are shorter, and the outer
+    # momentum is smaller, than those of diloco.
+    default_steps_per_communication = 10
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         quorum: int | None = None,
         grace: float = 0.2,
         outer_lr: float = 0.7,
-        outer_momentum: float = 0.9,
+        outer_momentum: float = 0.6,
     ) -> None:
         check_outer(outer_lr=outer_lr, outer_momentum=outer_momentum)
         if quorum is not None:

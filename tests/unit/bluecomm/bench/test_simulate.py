@@ -191,9 +191,9 @@ METHODS_COST = {
     "push_sum": (3, 3, 5, 17),
     # Values, a snapshot, its mean, gradients.
     "async": (1.75, 14, 2, 4),
-    # The server sends p to 7 ranks every 30 steps: values, gradients, base, p, m, eight
+    # The server sends p to 7 ranks every 10 steps: values, gradients, base, p, m, eight
     # messages, and the answer.
-    "quorum_diloco": (7 / 30, 7 / 30, 7, 14),
+    "quorum_diloco": (7 / 10, 7 / 10, 7, 14),
     "local": (0, 0, 0, 2),
 }
 
