@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 import bluecomm as bf
-from bluecomm.bench.data_loading.balance import measure
+from bluecomm.bench.data_loading.balance import Balance, measure
 from bluecomm.bench.data_loading.cluster_reads import time_cluster_reads
+from bluecomm.bench.data_loading.partitions import PartitionTimes, time_partitions
 from tests.support.cluster_cache import LENGTH, Reader
 from tests.support.ranks import run_ranks
 
@@ -68,7 +69,7 @@ def check_leases(results: list[list[object]]) -> None:
 
 
 def within_bluecomm() -> list[object]:
-    return sample(bf.rank())
+    return [*sample(bf.rank()), lease(bf.rank())]
 
 
 def within_torch(folder: str) -> list[object]:
@@ -104,7 +105,9 @@ def check(results: list[list[object]]) -> None:
 
 
 def test_ranks_of_bluecomm_share_an_epoch() -> None:
-    check(run_ranks(3, within_bluecomm))
+    results = run_ranks(3, within_bluecomm)
+    check([rest for *rest, _ in results])
+    check_leases([leases for *_, leases in results])
 
 
 def test_ranks_of_torch_share_an_epoch(tmp_path: Path) -> None:
@@ -114,13 +117,22 @@ def test_ranks_of_torch_share_an_epoch(tmp_path: Path) -> None:
     check_leases([leases for *_, leases in results])
 
 
-def test_the_benchmark_compares_samplers() -> None:
-    results = run_ranks(3, measure, 10, 16, 2.0)
+def compare() -> tuple[list[Balance], list[PartitionTimes]]:
+    return measure(10, 16, 2.0), time_partitions(3, 2, 2.0, 2)
+
+
+def test_the_benchmark_compares_samplers_and_partitions() -> None:
+    results, partitions = zip(*run_ranks(3, compare), strict=True)
     slowest = {one.sampler: one.slowest for one in results[0]}
     assert slowest["LoadBalancingBatchSampler"] < 1.02
     assert slowest["torch's DistributedSampler"] > 1.1
     assert slowest["DistributedBatchSampler"] > 1.1
     assert all(one.step_ms > 0 for each in results for one in each)
+    names = [one.ranks for one in partitions[0]]
+    assert names == ["equal", "equal, in step", "one slow"]
+    for one in partitions[0]:
+        assert len(one.static_s) == len(one.dynamic_s) == 2
+        assert min(one.static_s + one.dynamic_s) >= 0.006
 
 
 def read_from_the_cluster(folder: str) -> tuple[list[list[int]], int]:
