@@ -111,6 +111,7 @@ ELASTIC = "elastic_digits"
 LEARNING = ["gradient_allreduce", "neighbor_allreduce"]
 BRIEF = ["--epochs", "1", "--batch-size", "128"]
 TEXTS = ["--dist-optimizer", "gradient_allreduce"]
+RECORDIO = {"neighbor_allreduce": [], "async": ["--uneven"]}
 
 
 def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
@@ -145,6 +146,13 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
                 ["--batches", batches, "--texts", "509", "--epochs", "8", *TEXTS],
             )
             for batches in ("plain", "balanced", "tokens")
+        },
+        **{
+            f"recordio {name}": (
+                EXAMPLES / "pytorch_recordio.py",
+                ["--epochs", "5", "--dist-optimizer", name, *options],
+            )
+            for name, options in RECORDIO.items()
         },
         "mnist synthetic": (
             mnist,
@@ -199,6 +207,26 @@ def test_text_buckets(of_two_ranks: OfTwoRanks, batches: str) -> None:
         assert result["tokens_of_slowest"] > 1.05
     else:
         assert result["tokens_of_slowest"] < 1.02
+
+
+@pytest.mark.parametrize("name", RECORDIO)
+def test_recordio(of_two_ranks: OfTwoRanks, name: str) -> None:
+    result = of_two_ranks.results[f"recordio {name}"]
+    assert result["counted"] == 5 * [result["records"]]
+    assert result["worst_rank_accuracy"] >= 0.9
+
+
+def test_recordio_counts_each_record_once_after_a_kill() -> None:
+    output = run_example(
+        EXAMPLES / "pytorch_recordio.py",
+        *("--kill", "0", "--epochs", "2"),
+        np=3,
+        bfrun_options=["--on-failure", "continue"],
+    )
+    pattern = r"epoch (\d): (\d+) of (\d+) records counted, (\d) ranks"
+    lines = re.findall(pattern, output)
+    assert [(epoch, ranks) for epoch, *_, ranks in lines] == [("1", "3"), ("2", "2")]
+    assert all(counted == records for _, counted, records, _ in lines)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
