@@ -12,6 +12,7 @@ from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
 from bluecomm.errors import CommunicationTimeout, PeerLostError
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.data.cluster_network import Network
+from tests.unit.bluecomm.data.forks import fork_until_ready, kill
 
 
 @pytest.fixture
@@ -91,6 +92,18 @@ def test_other_users_are_refused(network, monkeypatch):
     monkeypatch.setattr(local_socket, "is_own_user", lambda _: False)
     with pytest.raises(OSError, match="another user has this address"):
         client.ask(find, DEADLINE_S)
+
+
+def test_a_fork_does_not_keep_a_server_open(network):
+    client = local_socket.LocalClient(network.servers[0].address)
+    find = CacheMessage(Kind.FIND, key=network.keys_of(0)[0])
+    assert client.ask(find, DEADLINE_S)[0].kind is Kind.MISSING
+    pid = fork_until_ready(lambda pause: pause())
+    network.servers[0].stop()
+    for error in (r"closed the connection|Broken pipe|reset", "refused"):
+        with pytest.raises(ConnectionError, match=error):
+            client.ask(find, DEADLINE_S)
+    kill(pid)
 
 
 def test_wrong_packets_are_refused(network):
