@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.deadlines import JOB_S
 from tests.support.launch import launched, python
 
 pytestmark = pytest.mark.faults
@@ -116,3 +117,54 @@ def test_others_use_the_records_of_a_rank_that_is_silent(tmp_path):
         assert sorted(used[0] + used[1]) == list(range(60))
         assert used[2] == json.loads(stopped[2])
         assert "was silent for so long" in job.err
+
+
+# Rank 0, which keeps the ledger, is killed in its first pass and joins again. The ranks
+# read on until it has passed over all records with them.
+JOINING = """
+import os, signal, torch
+import bluecomm as bf
+bf.init()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = bf.DistributedOptimizer(optimizer, model, algorithm="gradient_allreduce")
+state = bf.elastic.TorchState(model, optimizer, position=None)
+
+def has_joined():
+    return any(event.kind == "joined" for event in bf.elastic.events())
+
+@bf.elastic.run
+def train(state):
+    loader = bf.data.DataLoader(
+        torch.arange(600.0), 4, partition="dynamic", num_workers=0
+    )
+    position = bf.broadcast_object(state.position, bf.elastic.members()[0])
+    if position is not None:
+        loader.load_state_dict(position)
+    while True:
+        for step, batch in enumerate(loader):
+            if bf.rank() == 0 and step == 3 and not has_joined():
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            model(batch.view(-1, 1)).mean().backward()
+            optimizer.step()
+            state.position = loader.state_dict()
+            state.commit()
+        print("counted", loader.counted, has_joined(), flush=True)
+        if has_joined():
+            return
+
+train(state)
+"""
+
+
+def test_newcomers_read_on_where_the_others_are(tmp_path):
+    options = ["--on-failure", "continue", "--respawn", "-np", "3"]
+    with launched(tmp_path, *options, *python(JOINING)) as job:
+        # The newcomer imports torch anew.
+        assert job.wait(2 * JOB_S) == 0, job.out + job.err
+        found = re.findall(r"^\[(\d)\] counted (\d+) (\w+)$", job.out, re.MULTILINE)
+        assert {int(counted) for _, counted, _ in found} == {LENGTH}, job.out
+        last = sorted(int(rank) for rank, _, is_last in found if is_last == "True")
+        assert last == [0, 1, 2], job.out + job.err
+        assert "finished with 3 of 3 ranks" in job.err
