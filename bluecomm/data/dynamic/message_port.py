@@ -18,9 +18,10 @@ from bluecomm.runtime import Communicator, Handle
 
 _log = logging.getLogger("bluecomm")
 
-# A message travels in chunks, short enough to be sent before the receiver asks for them
-# (BLUECOMM_EAGER_BYTES): number of bytes in the chunk, and in all that follow.
-_CHUNK_NBYTES = 4096
+# A message travels in chunks. Most fit into one or two, and each is sent before the
+# receiver asks for it (BLUECOMM_EAGER_BYTES). A chunk begins with the number of its
+# bytes, and the number of bytes in all that follow.
+_CHUNK_NBYTES = 1024
 _HEAD = struct.Struct("<II")
 _BODY_NBYTES = _CHUNK_NBYTES - _HEAD.size
 # How soon a receive is tried again that has failed, or could not start.
