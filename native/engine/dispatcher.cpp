@@ -302,9 +302,11 @@ bool Dispatcher::poll() {
   if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
   if (!answers_.empty()) release_answers();
+  const bool polls_gates = held_back_ > 0 && now_ >= next_gate_poll_;
+  if (polls_gates) next_gate_poll_ = now_ + kGateInterval;
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
-    if (operation->is_held_back() ? start_when_ready(*operation)
+    if (operation->is_held_back() ? polls_gates && start_when_ready(*operation)
                                   : advance(*operation)) {
       changed = true;
     }
@@ -374,7 +376,7 @@ Clock::time_point Dispatcher::next_timer() const {
   if (members_ && !closing_) next = std::min(next, members_->next_timer());
   if (!outstanding()) return next;
   const Clock::time_point now = Clock::now();
-  if (held_back_ > 0) next = std::min(next, now + kGateInterval);
+  if (held_back_ > 0) next = std::min(next, next_gate_poll_);
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);
     next = std::min(next, grace > now ? grace : now + Peers::kFinishedGrace);

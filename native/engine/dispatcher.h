@@ -218,7 +218,8 @@ class Dispatcher final : private Receiver, private OperationHost {
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
-  // How often a closed gate is polled: nothing wakes the leader when it opens.
+  // How often closed gates are polled. Nothing wakes the leader when one opens, and a
+  // poll calls CUDA under the progress lock.
   static constexpr std::chrono::microseconds kGateInterval{100};
 
   // Receiver. These functions only store the event, because the transport calls them
@@ -305,6 +306,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // requests about windows, of which there may be thousands and which need no turns.
   std::deque<Operation*> operations_;
   std::size_t held_back_ = 0;  // operations that wait for their gates
+  Clock::time_point next_gate_poll_{};
   WaitStats stats_;
   EnginePeers request_peers_;
   WindowService windows_;

@@ -17,6 +17,7 @@ class SwitchedGate final : public Gate {
   enum class Position { kClosed, kOpen, kBroken };
 
   std::optional<Status> poll() override {
+    ++polls_;
     switch (position_.load()) {
       case Position::kClosed:
         return std::nullopt;
@@ -28,8 +29,10 @@ class SwitchedGate final : public Gate {
     return Status{Code::kInternal, "the copy failed", -1};
   }
   void turn(Position position) { position_ = position; }
+  int polls() const { return polls_; }
 
  private:
+  std::atomic<int> polls_{0};
   std::atomic<Position> position_{Position::kClosed};
 };
 
@@ -101,6 +104,28 @@ TEST(gates, let_other_operations_pass) {
     CHECK_EQ(
         run_call(engine, make_call(engine, Kind::kAllreduce, "y", other, other)).text,
         "");
+    gate->turn(SwitchedGate::Position::kOpen);
+    CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+    engine.release(id);
+  });
+}
+
+TEST(gates, are_polled_less_often_than_transports) {
+  EngineWorld world(2);
+  world.run([&](int, Engine& engine) {
+    const auto gate = std::make_shared<SwitchedGate>();
+    std::vector<float> held(1, 1.0F);
+    std::vector<float> other(1, 1.0F);
+    const Clock::time_point begin = Clock::now();
+    const RequestId id = engine.submit(
+        gated(make_call(engine, Kind::kAllreduce, "held", held, held), gate));
+    for (int i = 0; i < 200; ++i) {  // each wait polls the transports many times
+      CHECK_EQ(
+          run_call(engine, make_call(engine, Kind::kAllreduce, "y", other, other)).text,
+          "");
+    }
+    const int polls = gate->polls();
+    CHECK(polls <= 2 + (Clock::now() - begin) / 100us);
     gate->turn(SwitchedGate::Position::kOpen);
     CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
     engine.release(id);
