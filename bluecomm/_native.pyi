@@ -110,9 +110,9 @@ class CudaDevice(metaclass=_PybindType):
     def __init__(self, library: str, ordinal: int) -> None: ...
     def allocate(self, nbytes: int) -> PinnedBlock: ...
     def copy_to_host(
-        self, source: int, address: int, nbytes: int, stream: int
+        self, source: int, address: int, nbytes: int, streams: Sequence[int]
     ) -> StreamPoint:
-        """Copy what `stream` has computed, on a stream of bluecomm."""
+        """Copy what `streams` have computed, on a stream of bluecomm."""
 
     def copy_to_device(
         self, address: int, destination: int, nbytes: int, stream: int

@@ -6,10 +6,11 @@ docs/gpu.md describes the life of an operation on such a tensor.
 from __future__ import annotations
 
 import abc
+import collections
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -21,11 +22,17 @@ from bluecomm.errors import BluecommError, CommunicationTimeout
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Gate, StreamPoint
 
+    # A copy, and the memory that it uses.
+    _Copy = tuple[StreamPoint, object]
+
 _LIBCUDA = "libcuda.so.1"
 # Devices of torch without a driver that bluecomm knows: copies block the program.
 _BLOCKING_TYPES = frozenset({"mps"})
 # How often a thread looks whether a copy has ended.
 _POLL_S = 0.0001
+# With each copy, this many earlier ones are asked whether they have ended. More than
+# one, so that their number does not grow.
+_ASKED = 2
 
 
 class HostCopy(NamedTuple):
@@ -66,11 +73,28 @@ class Staging(abc.ABC):
     """Copies the tensors of one device to the host and back. Thread-safe."""
 
     @abc.abstractmethod
-    def to_host(self, tensor: torch.Tensor) -> HostCopy:
+    def current_stream(self) -> int:
+        """Return the number of the stream on which the program computes."""
+
+    @abc.abstractmethod
+    def to_host(
+        self,
+        tensor: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        after: Iterable[int] = (),
+    ) -> HostCopy:
         """Copy a contiguous tensor, in the order of the program's current stream.
 
+        Args:
+            tensor: Tensor on the device. It must not change before the copy has ended;
+                it is kept until then.
+            into: Contiguous memory of ``empty_on_host`` for the values, as large as
+                ``tensor``. Default: new memory.
+            after: Other streams whose work so far the copy waits for, too.
+
         Raises:
-            RuntimeError: CUDA has failed, or the stream captures a CUDA graph.
+            RuntimeError: CUDA has failed, or a stream captures a CUDA graph.
         """
 
     @abc.abstractmethod
@@ -132,16 +156,30 @@ class CudaStaging(Staging):
 
         self._index = index
         self._device = CudaDevice(_LIBCUDA, index)
-        # Copies that may still run, and the memory that they use.
-        self._running: list[tuple[StreamPoint, object]] = []
+        # Copies that may still run.
+        self._running: collections.deque[_Copy] = collections.deque()
         self._lock = threading.Lock()
 
-    def to_host(self, tensor: torch.Tensor) -> HostCopy:
-        values = self.empty_on_host(tensor.shape, tensor.dtype)
+    def current_stream(self) -> int:
+        return runtime.current_runtime().current_stream(self._index)
+
+    def to_host(
+        self,
+        tensor: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        after: Iterable[int] = (),
+    ) -> HostCopy:
+        values = into
+        if values is None:
+            values = self.empty_on_host(tensor.shape, tensor.dtype)
         if not tensor.nbytes:
             return HostCopy(values, None)
         copy = self._device.copy_to_host(
-            tensor.data_ptr(), values.data_ptr(), tensor.nbytes, self._stream()
+            tensor.data_ptr(),
+            values.data_ptr(),
+            tensor.nbytes,
+            [*{self.current_stream(), *after}],
         )
         self._keep(copy, (tensor, values))
         return HostCopy(values, copy)
@@ -160,18 +198,20 @@ class CudaStaging(Staging):
         if not values.nbytes:
             return
         copy = self._device.copy_to_device(
-            values.data_ptr(), tensor.data_ptr(), values.nbytes, self._stream()
+            values.data_ptr(), tensor.data_ptr(), values.nbytes, self.current_stream()
         )
         # Torch reuses the memory of `tensor` in the order of this stream.
         self._keep(copy, values)
 
-    def _stream(self) -> int:
-        return runtime.current_runtime().current_stream(self._index)
-
     def _keep(self, copy: StreamPoint, memory: object) -> None:
         """Keep what a copy uses until it has ended, and drop that of earlier copies."""
+        # Dropped without the lock, because memory may go back to the system.
+        ended: list[_Copy] = []
         with self._lock:
-            self._running = [one for one in self._running if one[0].poll() is None]
+            for _ in range(min(_ASKED, len(self._running))):
+                earlier = self._running.popleft()
+                is_running = earlier[0].poll() is None
+                (self._running if is_running else ended).append(earlier)
             self._running.append((copy, memory))
 
 
@@ -185,8 +225,20 @@ class BlockingStaging(Staging):
     def __init__(self, like: torch.Tensor) -> None:
         self._like = like
 
-    def to_host(self, tensor: torch.Tensor) -> HostCopy:
-        return HostCopy(tensor.cpu(), None)
+    def current_stream(self) -> int:
+        return 0
+
+    def to_host(
+        self,
+        tensor: torch.Tensor,
+        *,
+        into: torch.Tensor | None = None,
+        after: Iterable[int] = (),
+    ) -> HostCopy:
+        if into is None:
+            return HostCopy(tensor.cpu(), None)
+        with torch.no_grad():
+            return HostCopy(into.copy_(tensor.view(into.shape)), None)
 
     def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=dtype)
@@ -222,6 +274,26 @@ def staging_of(tensor: torch.Tensor) -> Staging | None:
             tensor.device, BlockingStaging(tensor.detach().new_empty(0))
         )
     return None
+
+
+def values_on_host(
+    tensor: torch.Tensor, operation: str, timeout_s: float
+) -> torch.Tensor:
+    """Return a contiguous tensor's values on the host: itself, if it is there.
+
+    Waits until the device has computed it.
+
+    Raises:
+        CommunicationTimeout: The device has not got there in time.
+        BluecommError: Work that the program has started on the device failed.
+        RuntimeError: As in ``Staging.to_host``.
+    """
+    staging = staging_of(tensor)
+    if staging is None:
+        return tensor
+    copy = staging.to_host(tensor)
+    copy.wait(operation, timeout_s)
+    return copy.values
 
 
 def _check(outcome: Completion, operation: str) -> None:

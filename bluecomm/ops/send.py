@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging import values_on_host
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tags import check_tag
 from bluecomm.ops.tensor import as_input, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.communicator import check_timeout
 
 __all__ = ["send", "send_nonblocking"]
 
@@ -60,11 +61,11 @@ def _send(
     member = member_of("send", "dst", dst, comm)
     tag = check_tag("send", tag)
     source, dtype = as_input(tensor, "send", staged=True)
-    if (staging := staging_of(source)) is not None:
-        copy = staging.to_host(source)
-        limit_s = comm.world.config.operation_timeout_s
-        copy.wait("send", limit_s if timeout_s is None else timeout_s)
-        source = copy.values
+    limit_s = comm.world.config.operation_timeout_s
+    if timeout_s is not None:
+        check_timeout("send", timeout_s)
+        limit_s = timeout_s
+    source = values_on_host(source, "send", limit_s)
     call = Call(
         "send",
         dtype,

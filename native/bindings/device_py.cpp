@@ -1,4 +1,5 @@
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/arguments.h"
 #include "bindings/byte_buffer.h"
@@ -33,6 +35,20 @@ struct PyCudaDevice {
   std::shared_ptr<PinnedMemory> memory;
 };
 
+// A block that Python owns. It keeps the GIL unless the block goes back to the system.
+struct PyPinnedBlock {
+  explicit PyPinnedBlock(std::unique_ptr<PinnedBlock> own) : block(std::move(own)) {}
+  ~PyPinnedBlock() {
+    if (block->reuse()) return;
+    const ReleaseGil unlocked;
+    block.reset();
+  }
+  PyPinnedBlock(const PyPinnedBlock&) = delete;
+  PyPinnedBlock& operator=(const PyPinnedBlock&) = delete;
+
+  std::unique_ptr<PinnedBlock> block;
+};
+
 std::unique_ptr<PyCudaDevice> open_device(const std::string& library, int ordinal) {
   auto opened = std::make_shared<CudaDevice>(device::open_driver(library), ordinal);
   auto memory = std::make_shared<PinnedMemory>(opened);
@@ -46,8 +62,10 @@ CudaStream to_stream(std::uintptr_t handle) {
 
 std::shared_ptr<StreamPoint> copy_to_host(PyCudaDevice& self, std::uint64_t from,
                                           std::uintptr_t to, std::size_t nbytes,
-                                          std::uintptr_t stream) {
-  return self.device->copy_to_host(from, memory_at(to, nbytes), to_stream(stream));
+                                          const std::vector<std::uintptr_t>& streams) {
+  std::vector<CudaStream> all;
+  for (const std::uintptr_t one : streams) all.push_back(to_stream(one));
+  return self.device->copy_to_host(from, memory_at(to, nbytes), all);
 }
 
 std::shared_ptr<StreamPoint> copy_to_device(PyCudaDevice& self, std::uintptr_t from,
@@ -66,20 +84,19 @@ void register_device(py::module_& module) {
         return self.poll();
       });
   py::class_<StreamPoint, Gate, std::shared_ptr<StreamPoint>>(module, "StreamPoint");
-  py::class_<PinnedBlock, std::shared_ptr<PinnedBlock>>(module, "PinnedBlock",
-                                                        py::buffer_protocol())
-      .def_buffer([](PinnedBlock& block) { return byte_buffer(block.bytes()); });
+  py::class_<PyPinnedBlock>(module, "PinnedBlock", py::buffer_protocol())
+      .def_buffer([](PyPinnedBlock& self) { return byte_buffer(self.block->bytes()); });
   py::class_<PyCudaDevice>(module, "CudaDevice")
       .def(py::init(&open_device), arg("library"), arg("ordinal"),
            py::call_guard<ReleaseGil>())
       .def(
           "allocate",
           [](PyCudaDevice& self, std::size_t nbytes) {
-            return self.memory->allocate(nbytes);
+            return std::make_unique<PyPinnedBlock>(self.memory->allocate(nbytes));
           },
           arg("nbytes"), py::call_guard<ReleaseGil>())
       .def("copy_to_host", &copy_to_host, arg("source"), arg("address"), arg("nbytes"),
-           arg("stream"), py::call_guard<ReleaseGil>())
+           arg("streams"), py::call_guard<ReleaseGil>())
       .def("copy_to_device", &copy_to_device, arg("address"), arg("destination"),
            arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>());
 }

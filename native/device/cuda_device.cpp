@@ -71,10 +71,13 @@ CudaDevice::~CudaDevice() {
 
 std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(DeviceAddress from,
                                                       std::span<std::byte> to,
-                                                      CudaStream stream) const {
+                                                      std::span<const CudaStream> streams)
+    const {
   const ContextScope scope(*this);
-  check_not_capturing(stream);
-  StreamPoint(shared_from_this(), stream).precede(to_host_);
+  for (CudaStream const stream : streams) check_not_capturing(stream);
+  for (CudaStream const stream : streams) {
+    StreamPoint(shared_from_this(), stream).precede(to_host_);
+  }
   driver_->check(driver_->call().copy_to_host(to.data(), from, to.size(), to_host_),
                  "cuMemcpyDtoHAsync");
   return std::make_shared<StreamPoint>(shared_from_this(), to_host_);

@@ -21,11 +21,11 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  // Copies what `stream` has computed so far. Later work of `stream` does not wait for
-  // the copy, so it must not write to `from` before the copy has ended. Throws
-  // CudaError, also while `stream` captures a CUDA graph.
+  // Copies what `streams` have computed so far. Their later work does not wait for the
+  // copy, so it must not write to `from` before the copy has ended. Throws CudaError,
+  // also while one of them captures a CUDA graph.
   std::shared_ptr<StreamPoint> copy_to_host(DeviceAddress from, std::span<std::byte> to,
-                                            CudaStream stream) const;
+                                            std::span<const CudaStream> streams) const;
   // Copies in the order of `stream`. `from` must not change before the copy has ended.
   // Throws CudaError, as copy_to_host() does.
   std::shared_ptr<StreamPoint> copy_to_device(std::span<const std::byte> from,

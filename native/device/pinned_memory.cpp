@@ -25,7 +25,17 @@ PinnedBlock::PinnedBlock(std::shared_ptr<PinnedMemory> memory,
                          std::span<std::byte> whole, std::size_t nbytes)
     : memory_(std::move(memory)), whole_(whole), nbytes_(nbytes) {}
 
-PinnedBlock::~PinnedBlock() { memory_->put_back(whole_); }
+PinnedBlock::~PinnedBlock() {
+  if (!reuse()) memory_->free(whole_);
+}
+
+bool PinnedBlock::reuse() noexcept {
+  if (whole_.empty()) return true;
+  if (!memory_->put_back(whole_)) return false;
+  whole_ = {};
+  nbytes_ = 0;
+  return true;
+}
 
 PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device)
     : device_(std::move(device)) {}
@@ -38,7 +48,7 @@ PinnedMemory::~PinnedMemory() {
   }
 }
 
-std::shared_ptr<PinnedBlock> PinnedMemory::allocate(std::size_t nbytes) {
+std::unique_ptr<PinnedBlock> PinnedMemory::allocate(std::size_t nbytes) {
   const std::size_t size = rounded(nbytes);
   const ContextScope scope(*device_);  // before the lock, which a fork may have copied
   const LockGuard lock(mutex_);
@@ -55,19 +65,19 @@ std::shared_ptr<PinnedBlock> PinnedMemory::allocate(std::size_t nbytes) {
     kept.pop_back();
     free_bytes_ -= size;
   }
-  return std::make_shared<PinnedBlock>(shared_from_this(), std::span(memory, size),
+  return std::make_unique<PinnedBlock>(shared_from_this(), std::span(memory, size),
                                        nbytes);
 }
 
-void PinnedMemory::put_back(std::span<std::byte> whole) noexcept {
-  if (device_->in_child()) return;  // the fork may have copied a locked mutex
+// Returns false if there are enough free blocks. Then the caller frees this one, without
+// the lock, which other threads need to start operations.
+bool PinnedMemory::put_back(std::span<std::byte> whole) noexcept {
+  if (device_->in_child()) return true;  // the fork may have copied a locked mutex
   const LockGuard lock(mutex_);
-  if (free_bytes_ + whole.size() > kKeepFreeBytes) {
-    free(whole);
-    return;
-  }
+  if (free_bytes_ + whole.size() > kKeepFreeBytes) return false;
   free_[whole.size()].push_back(whole.data());
   free_bytes_ += whole.size();
+  return true;
 }
 
 void PinnedMemory::free(std::span<std::byte> whole) noexcept {

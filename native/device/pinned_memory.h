@@ -13,12 +13,13 @@ namespace bluecomm::device {
 
 class PinnedMemory;
 
-// Owns a block of page-locked memory. The destructor returns it to its allocator, so no
-// copy may use it any more.
+// Owns a block of page-locked memory. No copy may use it when it is reused or destroyed.
+// Used by one thread at a time.
 class PinnedBlock {
  public:
   PinnedBlock(std::shared_ptr<PinnedMemory> memory, std::span<std::byte> whole,
               std::size_t nbytes);
+  // Reuses the block or gives it back to the system, which may wait for the device.
   ~PinnedBlock();
   PinnedBlock(const PinnedBlock&) = delete;
   PinnedBlock& operator=(const PinnedBlock&) = delete;
@@ -26,10 +27,14 @@ class PinnedBlock {
   // The initial contents are undefined.
   std::span<std::byte> bytes() const { return whole_.first(nbytes_); }
 
+  // Returns the block to its allocator for later calls, without a wait; it has no bytes
+  // afterwards. Returns false if the allocator has enough free blocks.
+  bool reuse() noexcept;
+
  private:
   const std::shared_ptr<PinnedMemory> memory_;
-  const std::span<std::byte> whole_;
-  const std::size_t nbytes_;
+  std::span<std::byte> whole_;
+  std::size_t nbytes_;
 };
 
 // Allocates host memory that devices copy to and from without a stop of the program.
@@ -43,14 +48,14 @@ class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   // Throws CudaError.
-  std::shared_ptr<PinnedBlock> allocate(std::size_t nbytes);
+  std::unique_ptr<PinnedBlock> allocate(std::size_t nbytes);
 
  private:
   friend class PinnedBlock;
   // Free blocks are given back to the system when they exceed this in total.
   static constexpr std::size_t kKeepFreeBytes = std::size_t{1} << 30;
 
-  void put_back(std::span<std::byte> whole) noexcept;
+  bool put_back(std::span<std::byte> whole) noexcept;
   void free(std::span<std::byte> whole) noexcept;
 
   const std::shared_ptr<const CudaDevice> device_;

@@ -172,6 +172,10 @@ std::string error_of(Body&& body) {
   return "";
 }
 
+std::array<CudaStream, 1> user_stream() { return {stream_of(kUser)}; }
+
+constexpr std::array<CudaStream, 1> kDefaultStream{nullptr};
+
 struct CopiedValues {
   std::array<std::byte, 4> device{std::byte{1}, std::byte{2}, std::byte{3},
                                   std::byte{4}};
@@ -185,7 +189,7 @@ TEST(cuda_device, copies_to_the_host_behind_the_work_of_the_program) {
   script.calls.clear();
   CopiedValues values;
   const auto copy =
-      device->copy_to_host(values.address(), values.host, stream_of(kUser));
+      device->copy_to_host(values.address(), values.host, user_stream());
   CHECK(values.host == values.device);
   const std::vector<std::string> expected{"record 7", "wait 9", "to_host 9",
                                           "record 9"};
@@ -193,6 +197,18 @@ TEST(cuda_device, copies_to_the_host_behind_the_work_of_the_program) {
   CHECK_EQ(script.events, 1);  // that of the copy is left
   CHECK_EQ(script.depth, 0);
   CHECK_EQ(script.capture_mode, 0);
+}
+
+TEST(cuda_device, copies_behind_the_work_of_several_streams) {
+  const auto device = make_device();
+  script.calls.clear();
+  CopiedValues values;
+  const std::array<CudaStream, 2> streams{stream_of(kUser), nullptr};
+  const auto copy = device->copy_to_host(values.address(), values.host, streams);
+  const std::vector<std::string> expected{"record 7", "wait 9",    "record 0",
+                                          "wait 9",   "to_host 9", "record 9"};
+  CHECK(script.calls == expected);
+  CHECK_EQ(script.events, 1);
 }
 
 TEST(cuda_device, copies_to_the_device_in_the_order_of_the_program) {
@@ -211,7 +227,7 @@ TEST(cuda_device, reports_the_end_of_a_copy) {
   const auto device = make_device();
   CopiedValues values;
   const auto copy =
-      device->copy_to_host(values.address(), values.host, stream_of(kUser));
+      device->copy_to_host(values.address(), values.host, user_stream());
   script.failures["query"] = device::kCudaNotReady;
   CHECK(!copy->poll().has_value());
   script.failures["query"] = 0;
@@ -232,7 +248,7 @@ TEST(cuda_device, refuses_the_capture_of_a_graph) {
   script.capturing = 1;
   const std::string captures = "captures a CUDA graph";
   CHECK(error_of([&] {
-          device->copy_to_host(values.address(), values.host, stream_of(kUser));
+          device->copy_to_host(values.address(), values.host, user_stream());
         }).find(captures) != std::string::npos);
   CHECK(error_of([&] {
           device->copy_to_device(values.host, values.address(), stream_of(kUser));
@@ -241,11 +257,11 @@ TEST(cuda_device, refuses_the_capture_of_a_graph) {
   script.capturing = 0;
   script.failures["is_capturing"] = 906;
   CHECK(error_of([&] {
-          device->copy_to_host(values.address(), values.host, nullptr);
+          device->copy_to_host(values.address(), values.host, kDefaultStream);
         }).find(captures) != std::string::npos);
   script.failures["is_capturing"] = 700;
   CHECK(error_of([&] {
-          device->copy_to_host(values.address(), values.host, nullptr);
+          device->copy_to_host(values.address(), values.host, kDefaultStream);
         }).starts_with("cuStreamIsCapturing: CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
@@ -255,7 +271,7 @@ TEST(cuda_device, releases_everything_after_an_error) {
   for (const char* const function : {"record", "wait", "to_host"}) {
     script.failures = {{function, 700}};
     CHECK(error_of([&] {
-            device->copy_to_host(values.address(), values.host, stream_of(kUser));
+            device->copy_to_host(values.address(), values.host, user_stream());
           }).find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     CHECK_EQ(script.events, 0);
     CHECK_EQ(script.depth, 0);
@@ -281,7 +297,7 @@ TEST(cuda_device, is_refused_in_a_forked_child) {
   const auto memory = std::make_shared<PinnedMemory>(device);
   memory->allocate(1).reset();  // leaves a free block
   CopiedValues values;
-  auto copy = device->copy_to_host(values.address(), values.host, stream_of(kUser));
+  auto copy = device->copy_to_host(values.address(), values.host, user_stream());
   const pid_t child = ::fork();
   if (child == 0) {
     const std::size_t calls = script.calls.size();
@@ -309,6 +325,21 @@ TEST(pinned_memory, is_reused) {
   block = memory->allocate(8000);
   CHECK(block->bytes().data() == address);
   CHECK_EQ(script.allocations, 2);
+}
+
+TEST(pinned_memory, goes_back_to_the_system_when_enough_is_free) {
+  const auto memory = std::make_shared<PinnedMemory>(make_device());
+  constexpr std::size_t kMore = std::size_t{600} << 20;  // than half of what is kept
+  auto kept = memory->allocate(kMore);
+  auto excess = memory->allocate(kMore);
+  CHECK(kept->reuse());
+  CHECK(kept->bytes().empty());
+  CHECK(!excess->reuse());
+  CHECK_EQ(excess->bytes().size(), kMore);
+  kept.reset();
+  CHECK_EQ(script.allocations, 2);
+  excess.reset();
+  CHECK_EQ(script.allocations, 1);
 }
 
 TEST(pinned_memory, is_freed_with_its_allocator) {
