@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.device.staging import values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.barrier import barrier
 from bluecomm.ops.objects import allgather_object
@@ -40,7 +41,8 @@ def win_create(
     place. The topology cannot be changed while windows exist.
 
     Args:
-        tensor: Any shape; shape and type must be the same on all ranks.
+        tensor: Any shape; shape and type must be the same on all ranks. If it is on a
+            device, the calls that read it wait until the device has computed it.
         name: Name of the window, the same on all ranks.
         zero_init: Whether the values of in-neighbors are zeros until their first put.
             Default: a copy of ``tensor``.
@@ -52,8 +54,8 @@ def win_create(
     Raises:
         TypeError: The argument is not a tensor, its type is not supported, or the name
             is not a string.
-        ValueError: The tensor is not a dense CPU tensor, or the name is empty or cannot
-            be encoded.
+        ValueError: The tensor is not dense, or on a device from which bluecomm cannot
+            read, or the name is empty or cannot be encoded.
         MismatchError: The ranks gave different names, shapes or types, or have
             different topologies; the text names the ranks.
         PeerLostError: A rank is lost.
@@ -61,8 +63,10 @@ def win_create(
     """
     comm = current_communicator()
     with refusing(comm, "win_create", None, _FIRST):
-        value, word = as_input(tensor, "win_create")
+        value, word = as_input(tensor, "win_create", staged=True)
         _check_name(name)
+        limit_s = comm.world.config.operation_timeout_s
+        value = values_on_host(value, "win_create", limit_s)
     is_taken = name in comm.windows
     facts = {
         "name": name,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bluecomm.device.staging import staging_of, values_on_host
 from bluecomm.ops.neighbor_weights import (
     Weights,
     Wording,
@@ -104,14 +105,17 @@ class LiveWindow:
         """Return the handle of a call that has ended except for ``finish``."""
         return FinishedHandle(self.comm.world, 0, operation, self.name, finish)
 
-    def as_value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        """Return a tensor as contiguous memory that fits the window.
+    def as_value(
+        self, tensor: torch.Tensor, operation: str, timeout_s: float | None = None
+    ) -> torch.Tensor:
+        """Return a tensor as contiguous memory of the host that fits the window.
 
         Raises:
             TypeError: The argument is not a tensor.
             ValueError: The tensor's shape or type differs from the window's.
+            CommunicationTimeout: A device has not computed it in time.
         """
-        value, _ = as_input(tensor, operation)
+        value, _ = as_input(tensor, operation, staged=True)
         if value.shape != self.shape or value.dtype != self.dtype:
             own = (
                 " the window's own tensor, which is now"
@@ -123,7 +127,19 @@ class LiveWindow:
                 f"{tuple(self.shape)} and type {self.dtype}, as given to win_create, "
                 f"got{own} {tuple(value.shape)} and {value.dtype}"
             )
-        return value
+        return values_on_host(value, operation, self.timeout_s(operation, timeout_s))
+
+    def empty_value(self) -> torch.Tensor:
+        """Return uninitialized memory of the host for a value."""
+        staging = staging_of(self.tensor)
+        if staging is None:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return staging.empty_on_host(self.shape, self.dtype)
+
+    def as_result(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a value of the host as a tensor on the device of the window's."""
+        staging = staging_of(self.tensor)
+        return value if staging is None else staging.to_device(value)
 
     def regroup(self, weights: Weights) -> None:
         """Use other weights and neighbors from now on, on this rank.
@@ -144,8 +160,10 @@ class LiveWindow:
         self.native.publish(self.as_value(self.tensor, "win_get").data_ptr())
 
     def write(self, value: torch.Tensor) -> None:
-        """Set the window's tensor to the value in contiguous memory."""
-        if value.data_ptr() != self.tensor.data_ptr():
+        """Set the window's tensor to the value in contiguous memory of the host."""
+        if (staging := staging_of(self.tensor)) is not None:
+            staging.write(self.tensor, value)
+        elif value.data_ptr() != self.tensor.data_ptr():
             with torch.no_grad():
                 self.tensor.copy_(value)
         else:

@@ -130,7 +130,7 @@ def _update(
     mutex: contextlib.AbstractContextManager[None],
 ) -> torch.Tensor:
     own = window.as_value(window.tensor, "win_update")
-    result = torch.empty_like(own) if clone else own
+    result = window.empty_value() if clone else own
     with mutex:
         window.native.update(
             result.data_ptr(),
@@ -142,6 +142,6 @@ def _update(
             not clone,
         )
     if clone:
-        return result
+        return window.as_result(result)
     window.write(result)
     return window.tensor
