@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from bluecomm.ops.refusal import Operation, describe_refused, refuse_form
 from bluecomm.ops.start import start
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+
+if TYPE_CHECKING:
+    from bluecomm._native import Gate
 
 __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
 
@@ -189,6 +192,7 @@ def allreduce_parts_nonblocking(
     process_set: Communicator,
     output: torch.Tensor | None = None,
     algorithm: str = "auto",
+    gate: Gate | None = None,
 ) -> Handle[torch.Tensor]:
     """Start an allreduce of a tensor that consists of several tensors.
 
@@ -203,6 +207,7 @@ def allreduce_parts_nonblocking(
         process_set: As in ``allreduce``.
         output: Memory of the result, like ``tensor``. Default: ``tensor`` itself.
         algorithm: The engine's algorithm, the same on all ranks; see ``parameters``.
+        gate: Opens when ``tensor`` has been written; as in ``start``.
 
     Returns:
         Handle of the result.
@@ -222,6 +227,7 @@ def allreduce_parts_nonblocking(
             splits=tuple(lengths) if op is Adasum else (),
             algorithm=algorithm,
         ),
+        gate=gate,
     )
 
 

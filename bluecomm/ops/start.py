@@ -20,7 +20,7 @@ from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call
 
 if TYPE_CHECKING:
-    from bluecomm._native import Parameters
+    from bluecomm._native import Gate, Parameters
 
 # A stacked tensor, and the number of rows that came from each source.
 Rows = tuple[Any, list[int]]
@@ -41,6 +41,7 @@ def start(
     rows: int | None = None,
     parameters: Parameters | None = None,
     adjoint: Adjoint | None = None,
+    gate: Gate | None = None,
 ) -> Handle[torch.Tensor]:
     """Start an operation whose result has the shape of its input, or ``rows`` of it.
 
@@ -50,6 +51,9 @@ def start(
     no ``output``. A tensor on a device is copied to the host and back.
 
     If ``tensor`` requires grad, so does the result, and ``adjoint`` makes the gradient.
+
+    A ``gate`` opens when the values of ``tensor``, which is on the host, have been
+    written. In a job that survives losses such a call needs an ``output``.
 
     Raises:
         RuntimeError: The operation is in place, on a leaf that requires grad.
@@ -64,6 +68,7 @@ def start(
         if form.in_place and tracked:
             refuse_leaf(f"{kind}_", tensor)
         keeps_input = in_place and comm.keeps_input(kind)
+        assert gate is None or not keeps_input
         staging = staging_of(source)
         if staging is not None:
             target = tensor if in_place else output
@@ -74,6 +79,8 @@ def start(
             if output is None:
                 output = new_output(source if rows is None else source[:rows])
             call = _call(kind, dtype, source, output, tensor, lambda _: output)
+        if gate is not None:
+            call.gate = gate
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = parameters

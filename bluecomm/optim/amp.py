@@ -44,4 +44,5 @@ def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
-                parameter.grad.mul_(inverse.to(parameter.grad.dtype))
+                gradient = parameter.grad
+                gradient.mul_(inverse.to(gradient.device, gradient.dtype))

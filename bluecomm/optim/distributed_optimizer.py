@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bluecomm.compression import Compression, Compressor
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.ops.refusal import Operation, first_operations, refusing
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
@@ -24,6 +25,7 @@ from bluecomm.optim.local_parameters import Selection
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.ownership import next_number
 from bluecomm.optim.parameter_names import (
+    NamedParameters,
     exchanged,
     mark_chosen,
     name_parameters,
@@ -32,8 +34,10 @@ from bluecomm.optim.parameter_names import (
 from bluecomm.optim.registry import (
     get_algorithm,
     name_of,
+    names_on_devices,
     names_that_survive_losses,
     names_that_train_apart,
+    works_on_devices,
 )
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator
@@ -77,8 +81,9 @@ def DistributedOptimizer(  # noqa: N802
     call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
 
     Args:
-        optimizer: Any optimizer whose parameters are CPU tensors. Integer parameters
-            have no gradients; they are left alone.
+        optimizer: Any optimizer. Its parameters are on the CPU or, with the algorithms
+            that docs/gpu.md lists, on a GPU, or some here and some there. Integer
+            parameters have no gradients; they are left alone.
         model: The model, or a list of all models, that the optimizer trains. Parameter
             averaging overlaps with computation only if the models are given. It may
             also be ``named_parameters``, which is Horovod's second argument.
@@ -156,6 +161,7 @@ def DistributedOptimizer(  # noqa: N802
         everything = name_parameters(optimizer, models, pairs)
         mark_chosen(models, everything, local_parameters)
         named = exchanged(everything)
+        _check_devices(instance, named)
         group_of = assign_groups(groups, named)
         tuning = prepare_tuning(
             *(autotune, comm, name, instance, options, named),
@@ -189,6 +195,22 @@ def _check_evaluations(kind: type[Algorithm], optimizer: torch.optim.Optimizer) 
             f"{kind.__name__} does not work with LBFGS, whose number of evaluations in "
             "a step differs between ranks; use a parameter-averaging algorithm, such "
             "as algorithm='neighbor_allreduce', order='atc'"
+        )
+
+
+def _check_devices(algorithm: Algorithm, named: NamedParameters) -> None:
+    if works_on_devices(algorithm):
+        return
+    for name, parameter in named:
+        if staging_of(parameter) is None:
+            continue
+        options = [f"{key}={value!r}" for key, value in algorithm.given_options.items()]
+        raise ValueError(
+            f"DistributedOptimizer: the algorithm {name_of(type(algorithm))}"
+            f"{' with ' if options else ''}{', '.join(options)} does not take "
+            f"parameters on a device "
+            f"yet, and {name!r} is on {parameter.device}; call model.cpu() before "
+            f"wrapping, or use one of {', '.join(names_on_devices())}"
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
+from bluecomm.device.staging import staging_of
 from bluecomm.optim.local_parameters import (
     Selection,
     honor_ignored_names,
@@ -224,10 +225,11 @@ def _check_supported(name: str, parameter: torch.Tensor) -> None:
             f"DistributedOptimizer: parameter {name!r} is {parameter.dtype} with layout"
             f" {parameter.layout}; only dense floating-point parameters can be averaged"
         )
-    if parameter.device.type != "cpu":
+    if not parameter.is_cpu and staging_of(parameter) is None:
         raise ValueError(
-            f"DistributedOptimizer: parameter {name!r} is on {parameter.device}; only "
-            "CPU parameters are supported. Call model.cpu() before wrapping."
+            f"DistributedOptimizer: parameter {name!r} is on {parameter.device}, from "
+            "which bluecomm cannot read; only parameters on the CPU, a CUDA device or "
+            "MPS are supported. Call model.cpu() before wrapping."
         )
 
 

@@ -87,6 +87,21 @@ def names_that_work_in_backward() -> list[str]:
     )
 
 
+def works_on_devices(algorithm: Algorithm) -> bool:
+    """Return whether parameters may be on a device; its class says so itself."""
+    is_known = bool(vars(type(algorithm)).get("works_on_devices", False))
+    return is_known and algorithm.works_on_devices
+
+
+def names_on_devices() -> list[str]:
+    """Return the names of the algorithms for parameters on a device, sorted."""
+    return sorted(
+        name
+        for name, known in _algorithms.items()
+        if vars(known).get("works_on_devices", False)
+    )
+
+
 def names_that_train_apart() -> list[str]:
     """Return the names of the algorithms for ``bfrun --partition both``, sorted."""
     return sorted(name for name, known in _algorithms.items() if known.trains_apart)

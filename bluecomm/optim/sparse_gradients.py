@@ -18,7 +18,7 @@ from bluecomm.errors import MismatchError
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.forms import NONBLOCKING
 from bluecomm.ops.reduce_op import Adasum, Average
-from bluecomm.ops.refusal import Operation
+from bluecomm.ops.refusal import Operation, refuse
 from bluecomm.ops.sparse_allreduce import (
     SparseShare,
     refused_sparse_gather,
@@ -67,14 +67,21 @@ class SparseGradients:
         self._context = context
         self._under_way: list[tuple[Position, Handle[list[SparseShare]]]] = []
 
-    def check_op(self, name: str) -> None:
-        """Raise if sparse gradients cannot be combined.
+    def check(self, bucket: Bucket, position: int) -> None:
+        """Raise if the sparse gradients of a parameter cannot be combined.
 
         Raises:
-            ValueError: The reduction is Adasum.
+            ValueError: The reduction is Adasum, or the parameter is on a device.
         """
+        name = bucket.slots[position].name
         if self._context.options.op is Adasum:
             raise sparse_error("op=bluecomm.Adasum", name, instead="Average")
+        if bucket.staging is not None:
+            raise ValueError(
+                f"DistributedOptimizer: the gradient of {name!r} is sparse, and "
+                "gradient_allreduce takes sparse gradients on the CPU only; pass "
+                "sparse_as_dense=True, or leave the layer on the CPU"
+            )
 
     def start(self, bucket: Bucket, position: int, *, is_active: bool) -> None:
         """Start the exchange of one parameter's gradient.
@@ -84,9 +91,12 @@ class SparseGradients:
             position: Position of the parameter in the bucket.
             is_active: Whether this rank has data.
         """
-        slot = bucket.slots[position]
-        self.check_op(slot.name)
-        share = _share_of(slot.parameter, is_active=is_active)
+        try:
+            self.check(bucket, position)
+        except ValueError as error:
+            refuse(self._context.comm, self.refused(bucket, position), error)
+            raise
+        share = _share_of(bucket.slots[position].parameter, is_active=is_active)
         values, _ = self._context.options.compression.compress(share.values)
         handle = start_sparse_gather(
             self._context.comm,

@@ -15,6 +15,7 @@ class Allreduce(ParameterAveraging):
     gradients.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.allreduce
     survives_losses = True
     admits_newcomers = True

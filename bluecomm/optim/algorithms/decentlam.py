@@ -51,6 +51,7 @@ class DecentLaM(StatefulAveraging):
         Training", ICCV 2021, arXiv:2104.11981.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     trains_apart = True

@@ -44,6 +44,7 @@ class Decentralized(ParameterAveraging):
         Learning with System Relaxations", VLDB 2021, arXiv:2107.01499.
     """
 
+    works_on_devices = True
     survives_losses = True
     admits_newcomers = True
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithms.parameter_averaging import (
     ParameterAveraging,
     name_of_exchange,
@@ -61,6 +60,7 @@ class DesLoc(ParameterAveraging):
         Training Foundation Models", 2025, arXiv:2505.22549.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.allreduce
     default_steps_per_communication = 32
     # A rank without gradients would send moments that only grow older.
@@ -113,10 +113,7 @@ class DesLoc(ParameterAveraging):
         values = bucket.parameters
         values.lend()
         # One operation for all, so that a round is one operation for each bucket.
-        sent, result = (
-            shared_empty((1 + len(keys)) * bucket.numel, bucket.dtype).zero_()
-            for _ in range(2)
-        )
+        sent, result = (bucket.empty(1 + len(keys)).zero_() for _ in range(2))
         own, *parts = sent.view(1 + len(keys), bucket.numel).unbind()
         own.copy_(values.current)
         for key, part in zip(keys, parts, strict=True):

@@ -80,6 +80,7 @@ class DiLoCo(OuterStep):
         for DiLoCo", 2025, arXiv:2505.23725 (error feedback).
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.allreduce
     survives_losses = True
     admits_newcomers = True
@@ -106,6 +107,8 @@ class DiLoCo(OuterStep):
             sends_copies=codec is not None,
             uneven_inputs=uneven_inputs,
         )
+        # Codes are made on the host.
+        self.works_on_devices = codec is None
         self._codec = codec
         self._coded: CodedMean | None = None
         self._decay = error_feedback

@@ -78,6 +78,7 @@ class ExactDiffusion(_CorrectedDiffusion):
         Learning", IEEE Trans. Signal Processing 67 (2019), arXiv:1702.05122.
     """
 
+    works_on_devices = True
     method = "exact_diffusion"
     is_lazy = True
     lowest = -2.0
@@ -97,6 +98,7 @@ class D2(_CorrectedDiffusion):
         Data", ICML 2018, arXiv:1803.07068.
     """
 
+    works_on_devices = True
     method = "d2"
     is_lazy = False
     lowest = -1 / 3

@@ -31,6 +31,7 @@ class Extra(StatefulAveraging):
         Consensus Optimization", SIAM J. Optimization 25 (2015), arXiv:1404.6264.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     trains_apart = True

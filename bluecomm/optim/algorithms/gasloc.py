@@ -49,6 +49,7 @@ class GASLoC(OuterStep):
         summary by others, because the paper itself was not available.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     default_topology = RandomMatchings
 

@@ -29,6 +29,7 @@ class GossipPGA(ParameterAveraging):
         ICML 2021, arXiv:2105.09080.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     admits_newcomers = True

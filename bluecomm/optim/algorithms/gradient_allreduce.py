@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
-
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Round
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.gradient_message import GradientMessage, message_of
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.optim.sparse_gradients import SparseGradients
 
@@ -40,6 +39,7 @@ class GradientAllreduce(GradientAveraging):
         2021, arXiv:2006.02924.
     """
 
+    works_on_devices = True
     works_in_backward = True
     survives_losses = True
     admits_newcomers = True
@@ -61,7 +61,7 @@ class GradientAllreduce(GradientAveraging):
     def __init__(self) -> None:
         super().__init__()
         self._round = Round()
-        self._kept_types: dict[Bucket, torch.dtype | None] = {}
+        self._messages: dict[Bucket, GradientMessage] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)
@@ -100,7 +100,7 @@ class GradientAllreduce(GradientAveraging):
     def _lay_out(self, bucket: Bucket, sparse: Sequence[int]) -> None:
         """Allocate a bucket's memory, with none for the sparse gradients."""
         for position in sparse:
-            self._sparse.check_op(bucket.slots[position].name)
+            self._sparse.check(bucket, position)
         as_dense = self.context.options.sparse_as_dense
         groups = -(-self.context.comm.size // _COUNTED_TOGETHER)
         # A round that a loss breaks off is repeated from the same gradients.
@@ -130,26 +130,26 @@ class GradientAllreduce(GradientAveraging):
                 len(self.buckets),
                 in_background=False,
             )
-        compression = context.options.compression
-        tensor, self._kept_types[bucket] = compression.compress(gradients.flat)
-        output = gradients.other
-        if output is not None and tensor is not gradients.flat:
-            output = torch.empty_like(tensor)
+        message = self._messages[bucket] = message_of(
+            gradients, context.options.compression, keeps_input=self._survives
+        )
         with self._round.starting():
             handle = allreduce_parts_nonblocking(
-                tensor,
+                message.sent.values,
                 gradients.lengths,
                 op=context.options.op,
                 divisor=context.options.gradient_predivide_factor,
                 name=name_of_gradients(bucket),
                 process_set=context.comm,
-                output=output,
+                output=message.output,
                 algorithm=context.options.allreduce_algorithm,
+                gate=message.sent.gate,
             )
         self._round.add(bucket, handle)
 
     def finish(self, *, is_active: bool) -> bool:
         options, others_active = self.context.options, False
+        messages, self._messages = self._messages, {}
         try:
             results = self._round.wait()
         except Exception:
@@ -158,11 +158,7 @@ class GradientAllreduce(GradientAveraging):
         size = self._round.contributors or self.context.comm.size
         for bucket, tensor in results:
             gradients = bucket.gradients
-            if tensor is gradients.other:
-                gradients.swap()
-            elif tensor is not gradients.flat:
-                kept = self._kept_types[bucket]
-                gradients.flat.copy_(options.compression.decompress(tensor, kept))
+            messages[bucket].take(tensor)
             active = self._active_ranks(bucket, size)
             others_active |= active > 0
             if is_active:

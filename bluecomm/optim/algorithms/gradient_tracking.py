@@ -42,6 +42,7 @@ class GradientTracking(StatefulAveraging):
         Methods", Mathematical Programming 187 (2021), arXiv:1805.11454 (ATC).
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     trains_apart = True

@@ -15,4 +15,5 @@ class HierarchicalNeighborAllreduce(ParameterAveraging):
     the machine topology, and ``U`` gives each rank its machine's result.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.hierarchical_neighbor_allreduce

@@ -13,6 +13,7 @@ class Local(Algorithm):
     This is the baseline for comparisons.
     """
 
+    works_on_devices = True
     survives_losses = True
     trains_apart = True
     admits_newcomers = True

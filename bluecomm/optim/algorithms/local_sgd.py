@@ -22,6 +22,7 @@ class LocalSGD(ParameterAveraging):
         arXiv:1805.09767.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.allreduce
     survives_losses = True
     admits_newcomers = True

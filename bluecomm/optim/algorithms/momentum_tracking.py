@@ -33,6 +33,7 @@ class MomentumTracking(StatefulAveraging):
         Deep Learning on Heterogeneous Data", TMLR 2023, arXiv:2209.15505.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     trains_apart = True

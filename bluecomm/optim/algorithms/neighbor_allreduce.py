@@ -15,6 +15,7 @@ class NeighborAllreduce(ParameterAveraging):
     from round to round. The cost of a step does not grow with the number of ranks.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     survives_losses = True
     trains_apart = True

@@ -42,6 +42,7 @@ class NoLoCo(OuterStep):
         for Large Models", 2025, arXiv:2506.10911.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.neighbor_allreduce
     default_topology = RandomMatchings
     survives_losses = True

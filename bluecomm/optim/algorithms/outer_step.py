@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import torch
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithms.parameter_averaging import name_of_exchange
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
@@ -157,7 +156,7 @@ class OuterStep(StatefulAveraging, abc.ABC):
     def send(self, bucket: Bucket, weights: Weights) -> Handle[torch.Tensor]:
         if not self._streams:
             return super().send(bucket, weights)
-        sent = shared_empty(bucket.numel, bucket.dtype)
+        sent = bucket.empty()
         self.to_progress(sent.copy_(bucket.parameters.current), bucket)
         self.copies[bucket] = sent
         return self.send_copy(bucket, sent, weights)
@@ -166,7 +165,7 @@ class OuterStep(StatefulAveraging, abc.ABC):
         self, bucket: Bucket, sent: torch.Tensor, weights: Weights
     ) -> Handle[torch.Tensor]:
         """Start the operation of a bucket; ``sent`` stays as it is meanwhile."""
-        result = shared_empty(bucket.numel, bucket.dtype)
+        result = bucket.empty()
         with self._round.starting():
             return self._exchanges[self._kind].start(
                 weights, sent, result, name_of_exchange(bucket)
@@ -240,7 +239,7 @@ class OuterStep(StatefulAveraging, abc.ABC):
         self._has_started = False
         self._age = age
         for bucket in reversed(buckets) if self._weights is not None else ():
-            values = shared_empty(bucket.numel, bucket.dtype).zero_()
+            values = bucket.empty().zero_()
             for slot in bucket.slots:
                 slot.view_of(values).copy_(sent[slot.name])
             assert self._weights is not None

@@ -103,6 +103,7 @@ class PushDIGing(GradientTracking):
         arXiv:1607.03218.
     """
 
+    works_on_devices = True
     # The parameters before the step, in addition to the state of gradient tracking.
     keeps = (*GradientTracking.keeps, "before")
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
 
 
@@ -15,6 +14,8 @@ class BucketState:
 
     A checkpoint stores them under the names of the parameters, so it can be loaded into
     a different division into buckets.
+
+    The tensors are where the parameters are.
 
     Args:
         buckets: The buckets.
@@ -39,8 +40,8 @@ class BucketState:
         self._flats = {
             name: {
                 bucket: (
-                    shared_empty(bucket.numel, self.dtype_for(bucket)).zero_()
-                    if name in shared
+                    bucket.empty(dtype=self.dtype_for(bucket)).zero_()
+                    if name in shared or bucket.staging is not None
                     else torch.zeros(bucket.numel, dtype=self.dtype_for(bucket))
                 )
                 for bucket in buckets

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import shared_empty
+from bluecomm.device.staging import Staging
+from bluecomm.optim.buckets.flat import flat_empty
 from bluecomm.optim.buckets.slots import Slot, is_view
 
 
@@ -25,13 +26,22 @@ class _Half:
         count: int,
         counters: int,
         dtype: torch.dtype,
+        staging: Staging | None,
     ) -> None:
         numel = max((slot.end for slot in laid_out.values()), default=0)
-        self.flat = shared_empty(numel + 2 * count + counters, dtype).zero_()
-        self.values, tail = self.flat[:numel], self.flat[numel:]
+        length = 2 * count + counters
+        self.flat: torch.Tensor | None = None
+        if staging is None:
+            self.flat = flat_empty(numel + length, dtype).zero_()
+            self.values, self.tail = self.flat[:numel], self.flat[numel:]
+        else:
+            self.values = flat_empty(numel, dtype, staging).zero_()
+            # The host writes and reads it, which must not wait for the device.
+            self.tail = torch.zeros(length, dtype=dtype)
+        tail = self.tail
         self.both_flags, self.counters = tail[: 2 * count], tail[2 * count :]
         self.flags, self.sparse_flags = tail[:count], tail[count : 2 * count]
-        self.views = {p: slot.view_of(self.flat) for p, slot in laid_out.items()}
+        self.views = {p: slot.view_of(self.values) for p, slot in laid_out.items()}
 
 
 class GradientViews:
@@ -44,17 +54,23 @@ class GradientViews:
     Sparse gradients stay in ``p.grad`` and are zeros in flat memory. Parameters that
     are known to have them take no flat memory.
 
+    If the parameters are on a device, so are the gradients; the tail is on the host.
+
     Attributes:
         sparse: Positions of the parameters without flat memory.
         lengths: Number of elements of each parameter in flat memory, including the
             padding behind it. The rest is the tail.
+        staging: Copies gradients from the device to the host; ``None`` if they are on
+            the host.
 
     Args:
         slots: The parameters; their offsets in flat memory are not used.
         counters: Number of counters behind the flags.
         sparse: Positions of the parameters whose gradients are sparse on all ranks;
             ``None`` to make sparse gradients dense.
-        halves: 2 to have memory for a result beside that of the gradients.
+        halves: 2 to have memory for a result beside that of the gradients. On a device
+            the message has the result.
+        staging: See the attribute.
     """
 
     def __init__(
@@ -63,8 +79,12 @@ class GradientViews:
         counters: int,
         sparse: Iterable[int] | None,
         halves: int = 1,
+        staging: Staging | None = None,
     ) -> None:
         self._slots = slots
+        self.staging = staging
+        # The streams that have written gradients since the last message.
+        self._streams: set[int] = set()
         self._makes_dense = sparse is None
         self.sparse = frozenset(sparse or ())
         laid_out: dict[int, Slot] = {}
@@ -75,14 +95,16 @@ class GradientViews:
                 numel = laid_out[position].end
         dtype = slots[0].parameter.dtype
         self._current, *others = (
-            _Half(laid_out, len(slots), counters, dtype) for _ in range(halves)
+            _Half(laid_out, len(slots), counters, dtype, staging)
+            for _ in range(1 if staging is not None else halves)
         )
         self._other = others[0] if others else None
         self.lengths = [slot.end - slot.offset for slot in laid_out.values()]
 
     @property
     def flat(self) -> torch.Tensor:
-        """All values, the flags and the counters."""
+        """All values, the flags and the counters; only on the host."""
+        assert self._current.flat is not None
         return self._current.flat
 
     @property
@@ -94,6 +116,11 @@ class GradientViews:
     def values(self) -> torch.Tensor:
         """The gradients of the parameters with flat memory, and padding."""
         return self._current.values
+
+    @property
+    def tail(self) -> torch.Tensor:
+        """The flags and the counters, on the host."""
+        return self._current.tail
 
     @property
     def counters(self) -> torch.Tensor:
@@ -127,6 +154,8 @@ class GradientViews:
         grad = parameter.grad
         if grad is None or view is None:
             return
+        if self.staging is not None:
+            self._streams.add(self.staging.current_stream())
         if grad.layout is not torch.strided:
             if not self._makes_dense:
                 return
@@ -136,6 +165,11 @@ class GradientViews:
         with torch.no_grad():
             view.copy_(grad)
         parameter.grad = view
+
+    def take_streams(self) -> set[int]:
+        """Return the streams that have written gradients since the last call."""
+        streams, self._streams = self._streams, set()
+        return streams
 
     def fill(self) -> None:
         """Move all gradients into flat memory, zeros for missing ones; set flags."""
@@ -152,7 +186,8 @@ class GradientViews:
 
     def clear(self) -> None:
         """Zero the flat memory; the parameters' gradients are left alone."""
-        self.flat.zero_()
+        self.values.zero_()
+        self.tail.zero_()
 
     def fill_with_nan(self, position: int) -> None:
         """Replace the flat values of one parameter by NaN."""

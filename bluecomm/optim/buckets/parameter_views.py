@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.slots import Slot, check_kind, is_view
 
 
@@ -22,14 +21,13 @@ class ParameterViews:
 
     Args:
         slots: The parameters. Their values are moved here.
-        numel: Number of elements, padding included.
-        halves: 1 if nothing is exchanged; then there is no ``next``.
+        flats: The halves, all zero. One if nothing is exchanged; then there is no
+            ``next``.
     """
 
-    def __init__(self, slots: Sequence[Slot], numel: int, halves: int = 2) -> None:
+    def __init__(self, slots: Sequence[Slot], flats: Sequence[torch.Tensor]) -> None:
         self._slots = slots
-        self._dtype = slots[0].parameter.dtype
-        self._flats = [shared_empty(numel, self._dtype).zero_() for _ in range(halves)]
+        self._flats = flats
         self._views = [[slot.view_of(flat) for slot in slots] for flat in self._flats]
         self._now = 0
         self._versions: list[int] = []

@@ -25,6 +25,13 @@ _TESTS = str(Path(__file__).parents[2])
 _SUPPORT = str(Path(__file__).parent)
 # These share their argument's memory, although their schemas do not say so.
 _VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
+# These return what depends on values of the device, so torch waits for it.
+_READS = {
+    *("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero"),
+    *("aten::masked_select", "aten::nonzero"),
+}
+# These take tensors of the host beside those of the device.
+_COPIES = {"aten::copy_", "aten::_foreach_copy_"}
 _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 _FACTORIES = {
     *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
@@ -66,6 +73,7 @@ class _Kernels(TorchDispatchMode):
         tree_map_only(torch.Tensor, find, (args, kwargs))
         if not copies or _is_view(function):
             return function(*args, **kwargs)
+        self._note_wait(function, label, args, kwargs)
         for key, (tensor, _) in copies.items():
             copies[key] = (tensor, memory.read(tensor, label))
 
@@ -90,6 +98,28 @@ class _Kernels(TorchDispatchMode):
             return memory.upload(tensor)
 
         return tree_map_only(torch.Tensor, place, result)
+
+    def _note_wait(
+        self, function: Any, label: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note what torch would wait for on the host.
+
+        Raises:
+            RuntimeError: Torch would refuse to compute with tensors of the host.
+        """
+        name = function._schema.name
+        others = [
+            tensor
+            for tensor in _tensors((args, kwargs))
+            if tensor.dim() and tensor.numel() and not self._memory.holds(tensor)
+        ]
+        if others and name not in _COPIES:
+            raise RuntimeError(
+                f"{label}: expected all tensors to be on the same device, but found "
+                f"the host and {self._memory.ordinal}"
+            )
+        if others or name in _READS:
+            self._memory.host_waits.append(label)
 
 
 # Torch imports its compiler, which takes seconds, for a method in the class's body.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from bluecomm.device import runtime
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.tensors import DeviceMemory
@@ -26,20 +27,20 @@ class FakeRuntime:
     """What bluecomm asks torch for, asked of the fake; a ``DeviceRuntime``."""
 
     def __init__(self, memory: DeviceMemory) -> None:
-        self._memory = memory
+        self.memory = memory
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
-        return self._memory.ordinal if self._memory.holds(tensor) else None
+        return self.memory.ordinal if self.memory.holds(tensor) else None
 
     def current_stream(self, index: int) -> int:
-        assert index == self._memory.ordinal
-        return self._memory.current_stream
+        assert index == self.memory.ordinal
+        return self.memory.current_stream
 
     def empty(
         self, shape: Sequence[int], dtype: torch.dtype, index: int
     ) -> torch.Tensor:
-        assert index == self._memory.ordinal
-        return self._memory.empty(shape, dtype)
+        assert index == self.memory.ordinal
+        return self.memory.empty(shape, dtype)
 
 
 def run_ranks_on_gpus(
@@ -74,16 +75,34 @@ def run_on_gpu(body: Callable[..., Any], args: Sequence[Any]) -> Any:
         AssertionError: CUDA or NCCL were used wrongly.
     """
     import bluecomm as bf
-    from bluecomm.device import runtime
 
     memory = DeviceMemory(bf.rank())
     # The next test may reuse this process for tensors of the host.
     with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
         result = body(*tree_map_only(torch.Tensor, memory.upload, list(args)))
         result = tree_map_only(torch.Tensor, _to_host(memory), result)
+        bf.shutdown()  # which ends rounds of optimizers, while there is a device
     texts = load().violations()
     assert not texts, "\n".join(texts)
     return result
+
+
+def place(model: torch.nn.Module) -> torch.nn.Module:
+    """Move a model to this rank's device, if there is one; ``model.cuda()`` in a test.
+
+    Returns:
+        The model.
+    """
+    if (memory := this_memory()) is not None:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.data = memory.upload(tensor.data)
+    return model
+
+
+def this_memory() -> DeviceMemory | None:
+    """Return the memory of this rank's device; ``None`` if the test has no devices."""
+    current = runtime.current_runtime()
+    return current.memory if isinstance(current, FakeRuntime) else None
 
 
 def _to_host(memory: DeviceMemory) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -45,6 +45,8 @@ class DeviceMemory:
         self._default = self._cuda.fakegpu_default_stream(ordinal)
         # A stream's handle as the program knows it; 0 is the default stream.
         self.current_stream = 0
+        # What torch would have waited for on the host, in order.
+        self.host_waits: list[str] = []
 
     @property
     def stream(self) -> int:
@@ -131,6 +133,7 @@ class DeviceMemory:
 
     def download(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host, which waits for the current stream."""
+        self.host_waits.append("a copy to the host")
         copy = self.read(tensor.detach(), "a copy to the host")
         call("cuStreamSynchronize", self.stream)
         return copy

@@ -1,0 +1,409 @@
+"""Optimizers whose models are on the fake's device, compared with those on the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bluecomm as bf
+from bluecomm.compression import HalfCast
+from bluecomm.device import runtime
+from bluecomm.optim.buckets.bucket import build_buckets
+from bluecomm.optim.buckets.gradient_message import message_of
+from bluecomm.optim.registry import names_on_devices
+from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.device import NON_BLOCKING, call, made
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.ranks import (
+    FakeRuntime,
+    place,
+    run_on_gpu,
+    run_ranks_on_gpus,
+    this_memory,
+)
+from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.ranks import RankFailure, run_ranks
+
+pytestmark = pytest.mark.mp
+RANKS = 3
+STEPS = 4
+# Several buckets for a model of a few hundred parameters.
+SMALL = {"bucket_bytes": 256}
+
+# Algorithm and options; a step has several buckets, and a round every one or two steps.
+COMMON: dict[str, Mapping[str, Any]] = {
+    "gradient_allreduce": {"algorithm": "gradient_allreduce", **SMALL},
+    "fp16": {"compression": bf.Compression.fp16, **SMALL},
+    "adasum": {"op": bf.Adasum, **SMALL},
+    "allreduce, cta": {"algorithm": "allreduce", "order": "cta", **SMALL},
+    "allreduce, atc": {"algorithm": "allreduce", "order": "atc"},
+    "neighbor, cta": {"algorithm": "neighbor_allreduce", "order": "cta"},
+    "neighbor, atc": {"algorithm": "neighbor_allreduce", "order": "atc", **SMALL},
+}
+OTHERS: dict[str, Mapping[str, Any]] = {
+    **{
+        name: {"algorithm": name}
+        for name in names_on_devices()
+        if name not in ("allreduce", "gradient_allreduce", "neighbor_allreduce")
+    },
+    "desloc": {"algorithm": "desloc", "num_steps_per_communication": 2},
+    **{
+        name: {"algorithm": name, "num_steps_per_communication": 2}
+        for name in ("diloco", "gasloc", "noloco")
+    },
+    "streaming": {
+        "algorithm": "diloco",
+        "num_steps_per_communication": 4,
+        "fragments": 2,
+        "overlap": 1,
+        "mixing": 0.5,
+    },
+    "one_peer": {"algorithm": "neighbor_allreduce", "topology": "one_peer"},
+    "two passes": {"backward_passes_per_step": 2, **SMALL},
+    "uneven": {"algorithm": "local_sgd", "uneven_inputs": True},
+}
+
+
+class Digits(nn.Module):
+    """A model of images of 4 x 4 pixels.
+
+    Args:
+        has_unused: Whether it has parameters without a gradient.
+    """
+
+    def __init__(self, *, has_unused: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 8)
+        self.second = nn.Linear(8, 4)
+        self.unused = nn.Linear(2, 2) if has_unused else None
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(images)))
+
+
+def make_model(*, has_unused: bool = False) -> Digits:
+    torch.manual_seed(bf.rank())
+    return Digits(has_unused=has_unused)
+
+
+def make_batches() -> list[torch.Tensor]:
+    """Return images and labels of each step of each rank."""
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for _ in range(RANKS * STEPS):
+        batches.append(torch.randn(6, 16, generator=generator))
+        batches.append(torch.randint(4, (6,), generator=generator))
+    return batches
+
+
+def distribute(model: nn.Module, options: Mapping[str, Any]) -> Any:
+    is_adam = options.get("algorithm") == "desloc"
+    kind = torch.optim.AdamW if is_adam else torch.optim.SGD
+    plain = kind(model.parameters(), lr=0.1)
+    return bf.DistributedOptimizer(plain, model, **options)
+
+
+def train_steps(
+    model: nn.Module, optimizer: Any, batches: list[torch.Tensor], passes: int = 1
+) -> None:
+    """Train on this rank's batches.
+
+    Raises:
+        AssertionError: A hook or a step has waited for the device.
+    """
+    memory = this_memory()
+    if memory is not None:
+        memory.host_waits.clear()
+    for number in range(STEPS):
+        images, labels = batches[2 * (STEPS * bf.rank() + number) :][:2]
+        optimizer.zero_grad()
+        for part in range(passes):
+            output = model(images[part::passes])
+            nn.functional.cross_entropy(output, labels[part::passes]).backward()
+        optimizer.step()
+    if memory is not None:
+        assert memory.host_waits == []
+
+
+def train(
+    cases: Mapping[str, Mapping[str, Any]], batches: list[torch.Tensor]
+) -> dict[str, list[torch.Tensor]]:
+    """Return the parameters after a training with each algorithm."""
+    found = {}
+    for name, options in cases.items():
+        model = place(make_model(has_unused=name in COMMON))
+        bf.broadcast_parameters(model)
+        optimizer = distribute(model, options)
+        passes = options.get("backward_passes_per_step", 1)
+        train_steps(model, optimizer, batches, passes)
+        optimizer.synchronize()
+        found[name] = [one.detach().clone() for one in model.parameters()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return run_ranks(RANKS, train, {**COMMON, **OTHERS}, make_batches())
+
+
+def check(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    for mine, others in zip(found, expected, strict=True):
+        for name in mine:
+            torch.testing.assert_close(mine[name], others[name], rtol=0, atol=0)
+
+
+def test_training_is_that_of_the_host(expected, seed):
+    check(run_ranks_on_gpus(RANKS, train, COMMON, make_batches(), seed=seed), expected)
+
+
+def test_other_algorithms_train_as_on_the_host(expected):
+    check(run_ranks_on_gpus(RANKS, train, OTHERS, make_batches()), expected)
+
+
+# -- what is where ---------------------------------------------------------------------
+
+
+class Halves(nn.Module):
+    """Two models, of which only the first one is moved to the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.here = Digits(), Digits()
+
+
+def train_halves(
+    algorithm: str, batches: list[torch.Tensor], others: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Train a model whose second half has the batches ``others``, on the host."""
+    torch.manual_seed(bf.rank())
+    model = Halves()
+    place(model.there)
+    bf.broadcast_parameters(model)
+    optimizer = distribute(model, {"algorithm": algorithm, **SMALL})
+    for number in range(STEPS):
+        at = 2 * (STEPS * bf.rank() + number)
+        optimizer.zero_grad()
+        losses = [
+            nn.functional.cross_entropy(half(images), labels)
+            for half, (images, labels) in (
+                (model.there, batches[at : at + 2]),
+                (model.here, others[at : at + 2]),
+            )
+        ]
+        torch.autograd.backward(losses)
+        optimizer.step()
+    optimizer.synchronize()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def train_halves_on_the_host(algorithm: str, batches: list[Any]) -> list[torch.Tensor]:
+    return train_halves(algorithm, batches, batches)
+
+
+def train_halves_apart(algorithm: str, numbers: list[Any]) -> list[torch.Tensor]:
+    """Train with one half on the device and one on the host."""
+    memory = this_memory()
+    assert memory is not None
+    host = [torch.tensor(one, device="cpu") for one in numbers]
+    return train_halves(algorithm, [memory.upload(one) for one in host], host)
+
+
+@pytest.mark.parametrize("algorithm", ["gradient_allreduce", "neighbor_allreduce"])
+def test_parameters_may_be_on_the_host_and_on_the_device(algorithm):
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_halves_on_the_host, algorithm, batches)
+    numbers = [one.tolist() for one in batches]
+    found = run_ranks_on_gpus(RANKS, train_halves_apart, algorithm, numbers)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def train_beside_the_host(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
+    """Train on the device, except on rank 0."""
+    batches = [torch.tensor(one, device="cpu") for one in numbers]
+    if bf.rank() == 0:
+        return train(COMMON, batches)
+    return run_on_gpu(train, [COMMON, batches])
+
+
+def test_some_ranks_may_have_no_device(expected):
+    numbers = [one.tolist() for one in make_batches()]
+    check(run_ranks(RANKS, train_beside_the_host, numbers), expected)
+
+
+def share_state(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the state and the parameters after a broadcast and one more training."""
+    model = place(make_model())
+    plain = torch.optim.SGD(model.parameters(), lr=0.1 + bf.rank(), momentum=0.9)
+    if bf.rank() == 1:
+        images, labels = batches[:2]
+        nn.functional.cross_entropy(model(images), labels).backward()
+        plain.step()
+    bf.broadcast_parameters(model.state_dict(), 1)
+    bf.broadcast_optimizer_state(plain, 1)
+    state = [plain.state[one]["momentum_buffer"] for one in model.parameters()]
+    found = [
+        *(one.clone() for one in state),
+        *(one.detach() for one in model.parameters()),
+    ]
+    bf.allreduce_parameters(model)
+    with bf.averaged(model):
+        found += [one.detach().clone() for one in model.parameters()]
+    return found
+
+
+def test_parameters_and_state_are_broadcast():
+    batches = make_batches()
+    expected = run_ranks(RANKS, share_state, batches)
+    found = run_ranks_on_gpus(RANKS, share_state, batches)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+# -- refusals --------------------------------------------------------------------------
+
+
+def refuse() -> None:
+    model = place(make_model())
+    for options, text in (
+        ({"algorithm": "bytegrad"}, r"the algorithm bytegrad does not take parameters"),
+        (
+            {"algorithm": "diloco", "codec": HalfCast()},
+            r"diloco with codec=.* does not take parameters on a device yet, and "
+            r"'first\.weight' is on .*; call model\.cpu\(\) before wrapping, or use "
+            r"one of allreduce, ",
+        ),
+        ({"algorithm": "win_put"}, r"the algorithm win_put does not take"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            distribute(model, options)
+    words = place(nn.Embedding(4, 2, sparse=True))
+    with pytest.raises(ValueError, match=r"'weight' is sparse, and .* on the CPU only"):
+        distribute(words, {})
+    distribute(words, {"sparse_as_dense": True})
+
+
+def test_what_is_not_covered_is_refused_by_name():
+    run_ranks_on_gpus(2, refuse)
+
+
+# -- order -----------------------------------------------------------------------------
+
+
+def train_two(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Train two models, each on a stream of its own, and return their parameters."""
+    models = [place(make_model()) for _ in range(2)]
+    optimizers = [
+        distribute(model, COMMON[name])
+        for model, name in zip(
+            models, ("gradient_allreduce", "neighbor, atc"), strict=True
+        )
+    ]
+    for model in models:
+        bf.broadcast_parameters(model)
+    memory = this_memory()
+    streams = []
+    if memory is not None:
+        call("cuCtxSynchronize")
+        streams = [made("cuStreamCreateWithPriority", NON_BLOCKING, 0) for _ in models]
+    for number in range(2):
+        images, labels = batches[2 * (STEPS * bf.rank() + number) :][:2]
+        for which, optimizer in enumerate(optimizers):
+            if memory is not None:
+                memory.current_stream = streams[which]
+            optimizer.zero_grad()
+            output = models[which](images)
+            nn.functional.cross_entropy(output, labels).backward()
+            optimizer.step()
+    found = []
+    for which, optimizer in enumerate(optimizers):
+        if memory is not None:
+            memory.current_stream = streams[which]
+        optimizer.synchronize()
+        found += [one.detach().clone() for one in models[which].parameters()]
+    if memory is not None:
+        call("cuCtxSynchronize")
+        memory.current_stream = 0
+    return found
+
+
+def test_each_wait_is_needed(tmp_path):
+    """Training without one of the waits of the backend races, or differs.
+
+    Page-locked memory of one model may be reused by the other one, whose stream does
+    not wait for that of the first.
+    """
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_two, batches)
+    sites = tmp_path / "sites"
+    late = {"FAKEGPU_DELAY_US": "2000"}  # shows what is written over too early
+    environment = {**late, "FAKEGPU_WAITS": str(sites)}
+    found = run_ranks_on_gpus(RANKS, train_two, batches, environment=environment)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    lines = {line for line in sites.read_text().splitlines() if "_native" in line}
+    assert any("cuStreamWaitEvent" in line for line in lines)
+    assert any("cuEventQuery" in line for line in lines)
+    unneeded = []
+    for line in sorted(lines):
+        ignored = {**late, "FAKEGPU_IGNORE_WAIT": line.split()[0]}
+        try:
+            found = run_ranks_on_gpus(RANKS, train_two, batches, environment=ignored)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        except (RankFailure, AssertionError):
+            continue
+        unneeded.append(line)
+    assert not unneeded
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("FAKEGPU_")]:
+        monkeypatch.delenv(name)
+    memory = DeviceMemory()
+    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
+        yield memory
+    call("cuCtxSynchronize")
+
+
+@pytest.mark.parametrize("waits_for_all", [True, False])
+def test_a_message_waits_for_each_stream_that_wrote_gradients(memory, waits_for_all):
+    """Autograd computes a gradient on the stream of its part of the forward pass."""
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    named = [("b", parameters[1]), ("a", parameters[0])]
+    [bucket] = build_buckets(named, prefix="x", bucket_nbytes=1 << 20)
+    bucket.lay_out_gradients(counters=1)
+    call("cuCtxSynchronize")
+    for position, parameter in enumerate(parameters):
+        memory.current_stream = made("cuStreamCreateWithPriority", NON_BLOCKING, 0)
+        parameter.grad = torch.full((3,), position + 1.0)
+        bucket.gradients.keep(position)
+    if not waits_for_all:
+        bucket.gradients.take_streams()
+    message = message_of(bucket.gradients, bf.Compression.none, keeps_input=False)
+    assert any("race" in text for text in load().violations()) is not waits_for_all
+    message.sent.wait("test", DEADLINE_S)
+    if waits_for_all:
+        views = [slot.view_of(message.sent.values).tolist() for slot in bucket.slots]
+        assert views == [[1.0] * 3, [2.0] * 3]
+    call("cuCtxSynchronize")
+
+
+@pytest.mark.parametrize("compression", [bf.Compression.none, bf.Compression.fp16])
+def test_a_message_that_may_be_repeated_keeps_its_values(memory, compression):
+    parameter = nn.Parameter(torch.zeros(3))
+    [bucket] = build_buckets([("a", parameter)], prefix="x", bucket_nbytes=1)
+    bucket.lay_out_gradients(counters=1, halves=2)
+    parameter.grad = torch.full((3,), 2.0)
+    bucket.gradients.fill()
+    message = message_of(bucket.gradients, compression, keeps_input=True)
+    message.sent.wait("test", DEADLINE_S)
+    assert message.output is not None
+    message.take(message.output.copy_(message.sent.values).mul_(3))
+    bucket.gradients.hand_out()
+    assert parameter.grad.tolist() == [6.0] * 3
+    assert message.sent.values[:3].tolist() == [2.0] * 3
+    assert load().violations() == []
