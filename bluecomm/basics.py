@@ -71,9 +71,11 @@ def init(
 def shutdown() -> None:
     """Disconnect from the other ranks and free the resources of ``init``.
 
-    Outstanding operations fail with ``ShutdownError``. While windows exist, this rank
-    first serves them until all ranks have called ``shutdown`` or ended their scripts,
-    or one is lost. ``shutdown`` does nothing if this process is not connected.
+    Outstanding operations fail with ``ShutdownError``. While windows exist, or if a
+    loader has used the dynamic partition, this rank first serves the others until all
+    ranks have called ``shutdown`` or ended their scripts, or one is lost; not so in a
+    job that survives losses. ``shutdown`` does nothing if this process is not
+    connected.
     """
     current_process().shutdown()
 
