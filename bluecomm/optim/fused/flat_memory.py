@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +15,8 @@ class FlatMemory:
     """Flat values, of which ``p.data`` are views, and flat gradients.
 
     The gradients are copied in before each step, because every backward pass after
-    ``zero_grad`` makes new ones. Padding between parameters is zero.
+    ``zero_grad`` makes new ones. Neighbors with one dimension are copied by one
+    operation. Padding between parameters is zero.
 
     A parameter may have its values elsewhere: in a bucket of a distributed optimizer,
     or where the user has put them. They are copied in before each step, and out after
@@ -42,8 +45,24 @@ class FlatMemory:
                 view.copy_(parameter.data)
                 parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
-        self._strides = [view.stride() for view in self._views]
         self._elsewhere: list[int] = []
+        # The first neighbors with one dimension: their positions, their part of the
+        # flat gradients, and the padding behind each, if there is any.
+        self._vectors = _first_vectors(slots)
+        self._of_vectors = self.gradients[:0]
+        self._paddings: list[torch.Tensor] = []
+        if neighbors := slots[self._vectors]:
+            first, last = neighbors[0], neighbors[-1]
+            self._of_vectors = self.gradients[first.offset : last.end]
+            lengths = [
+                slot.end - slot.offset - slot.shape.numel() for slot in neighbors
+            ]
+            if any(lengths):
+                zeros = {n: self.gradients.new_zeros(n) for n in lengths}
+                self._paddings = [zeros[length] for length in lengths]
+        self._other_views = self._without_vectors(self._gradient_views)
+        # A vector in the same memory has the same stride.
+        self._strides = [view.stride() for view in self._other_views]
 
     def holds(self, position: int) -> bool:
         """Return whether ``p.data`` of a parameter is in this memory."""
@@ -76,18 +95,29 @@ class FlatMemory:
                 start.
         """
         self._elsewhere = self._find_elsewhere(present)
-        views = self._gradient_views
-        if not all(present):
-            views = [v for v, is_there in zip(views, present, strict=True) if is_there]
-        found = [
-            gradient
-            for gradient, is_there in zip(gradients, present, strict=True)
-            if is_there and gradient is not None
-        ]
-        if views:
+        if all(present):
+            self._copy_all(gradients)
+        elif any(present):
+            pairs = zip(self._gradient_views, gradients, strict=True)
+            views, found = zip(*itertools.compress(pairs, present), strict=True)
             torch._foreach_copy_(views, found)
         if self._elsewhere:
             torch._foreach_copy_(*self._values_elsewhere())
+
+    def _copy_all(self, gradients: Sequence[Any]) -> None:
+        """Copy in gradients of all parameters."""
+        if vectors := list(gradients[self._vectors]):
+            if self._paddings:
+                pairs = zip(vectors, self._paddings, strict=True)
+                vectors = [piece for pair in pairs for piece in pair]
+            # With out=, cat would resize the memory if a gradient had another length.
+            self._of_vectors.copy_(torch.cat(vectors))
+        if self._other_views:
+            others = self._without_vectors(gradients)
+            torch._foreach_copy_(self._other_views, others)
+
+    def _without_vectors(self, tensors: Sequence[Any]) -> list[Any]:
+        return [*tensors[: self._vectors.start], *tensors[self._vectors.stop :]]
 
     def copy_out(self, present: Sequence[bool]) -> None:
         """Copy out the values that are elsewhere, and count the change of all.
@@ -98,23 +128,22 @@ class FlatMemory:
         if self._elsewhere:
             views, data = self._values_elsewhere()
             torch._foreach_copy_(data, views)
-        changed = [
-            parameter
-            for parameter, is_there in zip(self._parameters, present, strict=True)
-            if is_there
-        ]
+        changed = self._parameters
+        if not all(present):
+            changed = list(itertools.compress(changed, present))
         _increment_versions(changed)
 
     def _find_elsewhere(self, present: Sequence[bool]) -> list[int]:
         """Return the positions of the values that have to be copied."""
         addresses = list(map(torch.Tensor.data_ptr, self._parameters))
-        strides = list(map(torch.Tensor.stride, self._parameters))
+        others = self._without_vectors(self._parameters)
+        strides = list(map(torch.Tensor.stride, others))
         if addresses == self._addresses and strides == self._strides:
             return []
         found = []
         for position, parameter in enumerate(self._parameters):
             is_moved = addresses[position] != self._addresses[position]
-            is_strided = strides[position] != self._strides[position]
+            is_strided = parameter.stride() != self._views[position].stride()
             if present[position] and (is_moved or is_strided):
                 self.check_kind(position)
                 if not is_moved:
@@ -128,6 +157,15 @@ class FlatMemory:
             [self._views[position] for position in self._elsewhere],
             [self._slots[position].parameter.data for position in self._elsewhere],
         )
+
+
+def _first_vectors(slots: Sequence[Slot]) -> slice:
+    """Return the positions of the first neighbors with one dimension."""
+    is_vector = [len(slot.shape) == 1 for slot in slots]
+    if True not in is_vector:
+        return slice(0, 0)
+    first = is_vector.index(True)
+    return slice(first, [*is_vector, False].index(False, first))
 
 
 def _increment_versions(tensors: list[torch.Tensor]) -> None:

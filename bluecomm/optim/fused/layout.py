@@ -34,8 +34,10 @@ def lay_out(
     alone = []
     slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     named = [(f"{prefix}['params'][{k}]", p) for k, p in enumerate(parameters)]
-    # A parameter that is never stepped would divide its flat group into two runs.
-    for name, parameter in sorted(named, key=lambda pair: not pair[1].requires_grad):
+    # A parameter that is never stepped would divide its flat group into two runs. The
+    # gradients of neighbors with one dimension are copied together.
+    named.sort(key=lambda pair: (not pair[1].requires_grad, pair[1].dim() == 1))
+    for name, parameter in named:
         if not (_is_plain(parameter) and may_fuse(parameter)):
             alone.append(parameter)
             continue

@@ -571,6 +571,40 @@ def test_sparse_gradients_step_alone(momentum):
     assert fused.fusion_counts == (3, 3, 3)
 
 
+LENGTHS = [(3,), (2, 5), (16,), (1,), (), (7,), (4, 4), (0,), (40,)]
+
+
+@pytest.mark.parametrize("shapes", [LENGTHS, [(16,)] * 3, [(3,)] * 3])
+def test_vectors_of_all_lengths_are_copied_to_their_places(shapes):
+    def train_vectors(fuse):
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        optimizer = fuse(torch.optim.SGD(parameters, 0.1, 0.9))
+        for step in range(4):
+            for position, parameter in enumerate(parameters):
+                wide = torch.randn(*parameter.shape, 2)
+                parameter.grad = wide[..., 0] if position % 2 else wide[..., 0].clone()
+            if step == 2:
+                parameters[-1].grad = None
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in parameters]), optimizer
+
+    wanted, _ = train_vectors(lambda optimizer: optimizer)
+    got, fused = train_vectors(bf.fuse_optimizer)
+    check(got, wanted)
+    assert fused.fusion_counts.alone == 0
+
+
+def test_a_gradient_of_another_length_is_an_error():
+    parameters = [nn.Parameter(torch.zeros(16)) for _ in range(3)]
+    fused = bf.fuse_optimizer(torch.optim.SGD(parameters, lr=1.0))
+    parameters[1].data = parameters[1].data[:4]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        fused.step()
+
+
 def test_memory_of_others_stays_where_it_is():
     tied = nn.Parameter(torch.zeros(2, 2))
     other = nn.Parameter(tied.data[0])
