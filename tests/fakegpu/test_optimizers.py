@@ -166,6 +166,14 @@ def test_other_algorithms_train_as_on_the_host(expected):
     check(run_ranks_on_gpus(RANKS, train, OTHERS, make_batches()), expected)
 
 
+def test_jobs_that_survive_losses_train_as_on_the_host(expected):
+    """Their gradients and results have memory of their own, for a repetition."""
+    found = run_ranks_on_gpus(
+        RANKS, train, COMMON, make_batches(), survives_losses=True
+    )
+    check(found, expected)
+
+
 # -- what is where ---------------------------------------------------------------------
 
 

@@ -29,14 +29,18 @@ class ControlServer:
     Args:
         world_size: Number of ranks.
         machines: Machine of each rank; ranks on different machines use TCP.
+        survives_losses: Whether ranks go on without lost ones.
     """
 
-    def __init__(self, world_size: int, machines: Sequence[str]) -> None:
+    def __init__(
+        self, world_size: int, machines: Sequence[str], *, survives_losses: bool = False
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bluecomm-test-"))
         self.path = str(self.directory / "agent")
         self.news: list[Frame] = []
         self._world_size = world_size
         self._machines = machines
+        self._survives_losses = survives_losses
         self._job = secrets.token_hex(8)
         self._secret = secrets.token_hex(32)
         self._records: dict[int, dict[int, Any]] = {}
@@ -149,6 +153,7 @@ class ControlServer:
             addresses=["127.0.0.1"],
             failure_timeout_s=120.0,
             start_timeout_s=DEADLINE_S,
+            survives_losses=self._survives_losses,
         )
 
     def _report(self, stall: Stall) -> StallTable:

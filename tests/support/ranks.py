@@ -43,6 +43,7 @@ def run_ranks(
     ranks_per_machine: int | None = None,
     environment: Mapping[str, str] | None = None,
     initialize: bool = True,
+    survives_losses: bool = False,
     limit_s: float = JOB_S,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
@@ -57,13 +58,14 @@ def run_ranks(
         ranks_per_machine: ``BLUECOMM_RANKS_PER_MACHINE``.
         environment: Additional environment variables.
         initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
+        survives_losses: Whether the ranks are told to go on without lost ones.
         limit_s: Seconds after which the ranks are killed.
 
     Raises:
         RankFailure: Some ranks raised or missed the limit; holds all tracebacks.
     """
     where = [str(machine) for machine in machines or [0] * world_size]
-    server = ControlServer(world_size, where)
+    server = ControlServer(world_size, where, survives_losses=survives_losses)
     variables = {"BLUECOMM_TRANSPORT": transport, **(environment or {})}
     if ranks_per_machine is not None:
         variables["BLUECOMM_RANKS_PER_MACHINE"] = str(ranks_per_machine)
