@@ -208,9 +208,9 @@ def _check_devices(algorithm: Algorithm, named: NamedParameters) -> None:
         raise ValueError(
             f"DistributedOptimizer: the algorithm {name_of(type(algorithm))}"
             f"{' with ' if options else ''}{', '.join(options)} does not take "
-            f"parameters on a device "
-            f"yet, and {name!r} is on {parameter.device}; call model.cpu() before "
-            f"wrapping, or use one of {', '.join(names_on_devices())}"
+            f"parameters on a device yet, and {name!r} is on {parameter.device}; call "
+            "model.cpu() before wrapping, or use one of "
+            f"{', '.join(names_on_devices())}"
         )
 
 

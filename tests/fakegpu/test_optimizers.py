@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -172,6 +173,66 @@ def test_jobs_that_survive_losses_train_as_on_the_host(expected):
         RANKS, train, COMMON, make_batches(), survives_losses=True
     )
     check(found, expected)
+
+
+def train_in_threads(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the parameters after backward passes in another thread than the steps."""
+    model = place(make_model())
+    bf.broadcast_parameters(model)
+    optimizer = distribute(model, SMALL)
+    memory = this_memory()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        for number in range(STEPS):
+            images, labels = batches[2 * (STEPS * bf.rank() + number) :][:2]
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            executor.submit(run_backward, memory, loss).result(DEADLINE_S)
+            optimizer.step()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def run_backward(memory: DeviceMemory | None, loss: torch.Tensor) -> None:
+    if memory is None:
+        loss.backward()
+        return
+    call("cuCtxSetCurrent", made("cuDevicePrimaryCtxRetain", memory.ordinal))
+    with kernels(memory):
+        loss.backward()
+
+
+@pytest.mark.parametrize("survives_losses", [False, True])
+def test_gradients_may_be_computed_in_another_thread(survives_losses):
+    """As autograd does on CUDA devices."""
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_in_threads, batches)
+    found = run_ranks_on_gpus(
+        RANKS, train_in_threads, batches, survives_losses=survives_losses
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def train_unevenly(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the parameters after a training in which rank 0 has the fewest steps."""
+    model = place(make_model())
+    bf.broadcast_parameters(model)
+    optimizer = distribute(model, SMALL)
+    for images, labels in zip(
+        batches[: 2 * bf.rank() + 2 : 2],
+        batches[1 : 2 * bf.rank() + 3 : 2],
+        strict=True,
+    ):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    assert optimizer.join() == RANKS - 1
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def test_ranks_without_data_send_zeros():
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_unevenly, batches)
+    found = run_ranks_on_gpus(RANKS, train_unevenly, batches)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 # -- what is where ---------------------------------------------------------------------
