@@ -25,6 +25,9 @@ constexpr std::chrono::microseconds kYield{50};
 
 // Longest time to read what lost peers have sent. Usually everything is here at once.
 constexpr std::chrono::milliseconds kLastMessages{200};
+// So many turns are made in any case: on a busy machine this thread may not have the
+// processor in that time.
+constexpr int kLastTurns = 64;
 // The ranks of a lost host are reported one by one, and share that time.
 constexpr std::chrono::seconds kOneLoss{1};
 
@@ -378,7 +381,10 @@ void Engine::read_last_messages() {
   const Clock::time_point begin = Clock::now();
   if (begin > reading_until_ + kOneLoss) reading_until_ = begin + kLastMessages;
   bool changed = poll();
-  while (changed && Clock::now() < reading_until_) changed = poll();
+  for (int turn = 1; changed; ++turn) {
+    if (turn >= kLastTurns && Clock::now() >= reading_until_) break;
+    changed = poll();
+  }
 }
 
 // Begins to move the data of the request that the caller has started. If work is left

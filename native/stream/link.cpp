@@ -219,10 +219,14 @@ void Link::check_goodbye() {
 // others: the peer may have sent everything, goodbye included, before it exited.
 void Link::check_ends() {
   const auto has_ended = [](const Stream& stream) { return stream.ended.has_value(); };
-  const auto& all = streams_.all();
+  auto& all = streams_.all();
   const auto broken = std::find_if(all.begin(), all.end(), has_ended);
   if (broken == all.end()) return;
-  if (!peer_finished_) read_all(kNoLimit, kNoLimit);
+  if (!peer_finished_) {
+    // The poller may not have reported yet what has arrived on them.
+    for (Stream& stream : all) stream.readable = !stream.ended;
+    read_all(kNoLimit, kNoLimit);
+  }
   if (peer_finished_) {
     if (std::all_of(all.begin(), all.end(), has_ended)) ended_.emplace();
     return;
