@@ -173,6 +173,7 @@ class LeaseQueue:
             if self._is_over:
                 # The others may have gone on to the next epoch, or ended.
                 self._answered = self._asked
+                self._changed.notify_all()
                 return not self._is_closing
             finished, self._finished = self._finished, []
             asked, number = self._asked, self._granted

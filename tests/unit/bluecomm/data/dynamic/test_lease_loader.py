@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bluecomm.data import DataLoader
 from bluecomm.data.dynamic.asker import Asker
+from bluecomm.data.dynamic.lease_queue import LeaseQueue
 from bluecomm.data.dynamic.ledger import RecordLedger
 from bluecomm.data.dynamic.local_cell import LocalCell
 from tests.support.deadlines import DEADLINE_S
@@ -203,6 +206,65 @@ def test_an_error_of_the_ledger_reaches_the_program(monkeypatch):
     monkeypatch.setattr(LocalCell, "call", fail)
     with pytest.raises(OSError, match="the store is gone"):
         list(batches)
+
+
+class _OverMeanwhile(LocalCell):
+    """Another rank finishes all records during the second request."""
+
+    queue: LeaseQueue
+
+    def call(self, request):
+        if request["number"] == 2:
+            with self.queue._changed:
+                assert self.queue._changed.wait_for(
+                    lambda: self.queue._asked > 1, DEADLINE_S
+                )
+            other = {"holder": "1", "ranks": 2, "batch_size": 1, "lost": ["0"]}
+            lease = super().call({**other, "number": 1, "want": 1})["granted"][0]
+            super().call({**other, "number": 2, "finished": [lease["id"]]})
+        return super().call(request)
+
+
+class _LateThread(LeaseQueue):
+    """The thread goes on after the last reply when the program has looked at it."""
+
+    def _make_request(self):
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: not self._is_over or self._ready.is_looked_at, DEADLINE_S
+            )
+        return super()._make_request()
+
+
+class _WatchedDeque(deque):
+    """Leases that know whether somebody looked for one after the last reply."""
+
+    is_looked_at = False
+
+    def __init__(self, queue):
+        super().__init__()
+        self.queue = queue
+
+    def __bool__(self):
+        if self.queue._is_over and not self.is_looked_at:
+            self.is_looked_at = True
+            self.queue._changed.notify_all()
+        return len(self) > 0
+
+
+def test_a_rank_that_asks_during_the_last_request_hears_of_the_end():
+    cell = _OverMeanwhile(RecordLedger.begin(1).state)
+    asker = Asker(cell, 1, DEADLINE_S)
+    queue = _LateThread(cell, asker, in_rounds=True, lease_s=DEADLINE_S, user="test")
+    queue._ready = _WatchedDeque(queue)
+    cell.queue = queue
+    assert queue.ready() is not None
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(queue.ready)
+        try:
+            assert answer.result(DEADLINE_S) is None
+        finally:
+            queue.close()  # wakes it in any case
 
 
 class Clock:
