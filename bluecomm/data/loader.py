@@ -139,6 +139,8 @@ class DataLoader(TorchDataLoader[Any]):
         Args:
             epoch: Number of the epoch.
         """
+        if epoch != self.epoch:
+            self._passes += 1  # ends the present one
         self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,6 +161,7 @@ class DataLoader(TorchDataLoader[Any]):
             ValueError: It belongs to another dataset, seed, class or partition.
         """
         self._source.load_state_dict(state_dict)
+        self._passes += 1  # ends the present one
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         world = data_world()
@@ -195,15 +198,16 @@ class DataLoader(TorchDataLoader[Any]):
         """Yield all batches, and count them and the waits for them.
 
         Raises:
-            RuntimeError: Another pass has begun.
+            RuntimeError: Another pass has begun, or the program has set the epoch or
+                loaded a state.
         """
         number = self._passes
         while True:
             if number != self._passes:
                 raise RuntimeError(
-                    "DataLoader: another pass over this loader has begun, and its "
-                    "state counts the batches of one pass; use one loader for each of "
-                    "two passes at a time"
+                    "DataLoader: another pass over this loader has begun, or "
+                    "set_epoch or load_state_dict has ended this one; begin a new "
+                    "pass, or use one loader for each of two passes at a time"
                 )
             self._source.finish()
             began = time.perf_counter()

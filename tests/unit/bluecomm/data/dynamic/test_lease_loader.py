@@ -85,6 +85,28 @@ def test_a_pass_that_was_broken_off_is_no_epoch():
     assert loader.epoch == 2
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("partition", ["static", "dynamic"])
+def test_a_pass_ends_when_the_program_goes_elsewhere(partition, workers):
+    options = {"partition": partition, "num_workers": workers, "shuffle": False}
+    if workers:
+        options["multiprocessing_context"] = "fork"
+    loader = loader_of(9, **options)
+    state = loader.state_dict()
+    for go_elsewhere in (
+        lambda: loader.load_state_dict(state),
+        lambda: loader.set_epoch(loader.epoch + 1),
+    ):
+        batches = iter(loader)
+        next(batches)
+        go_elsewhere()
+        with pytest.raises(
+            RuntimeError, match="set_epoch or load_state_dict has ended"
+        ):
+            next(batches)
+        assert sorted(flat(loader)) == list(range(9))
+
+
 def test_no_thread_is_left():
     before = threading.active_count()
     loader = loader_of(9)
