@@ -5,11 +5,14 @@ rings: with two machines, and with one.
 """
 
 import copy
+from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.optim.coded_differences import CodedDifferences
 from tests.mp.test_optim_coded_averaging import (
     LPD,
     Layout,
@@ -134,6 +137,29 @@ def test_machines_agree_on_the_mean_of_all_ranks_and_name_bad_values():
         assert torch.equal(part, same)
     for moment in (1, 2):
         check_copies([found[moment] for found in of_ranks[:3]])
+
+
+def fail_to_send():
+    """Let the first rank of the second machine fail before its codes are sent."""
+    model, optimizer = make(LPD, HIERARCHICAL, torch.float32)
+    broken = nullcontext()
+    if bf.rank() == 1:
+        error = MemoryError("no memory for codes")
+        broken = mock.patch.object(CodedDifferences, "start", side_effect=error)
+    take_step(model, optimizer, 0)
+    optimizer.synchronize()
+    with broken:
+        take_step(model, optimizer, 1)
+        with pytest.raises((MemoryError, bf.MismatchError), match="no memory for code"):
+            optimizer.synchronize()
+    # Some ranks may have added changes that others have not.
+    take_step(model, optimizer, 2)
+    with pytest.raises(bf.MismatchError, match=r"rank has no copy of.* begins anew"):
+        optimizer.synchronize()
+
+
+def test_a_rank_that_cannot_send_is_an_error_on_its_neighbors_machines():
+    run_ranks(4, fail_to_send, machines=MACHINES)
 
 
 def mix_states():

@@ -312,12 +312,17 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         )
 
     def _finish(self) -> None:
+        run, rounds = self._progress.run, self._progress.rounds
         try:
             super()._finish()
+        except Exception:
+            # Neighbors may have added a change that this rank has not added, or the
+            # other way around, so their states no longer belong together.
+            run, self._runs = secrets.randbits(62), {}
+            raise
         finally:
             if self._is_under_way:
                 self._is_under_way = False
-                run, rounds = self._progress.run, self._progress.rounds
                 self._progress = StateRound(run, rounds + 1)
         not_finite, self._not_finite = self._not_finite, {}
         if not_finite:
