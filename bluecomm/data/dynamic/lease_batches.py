@@ -195,7 +195,9 @@ class LeaseBatches:
 
     def take(self) -> int:
         """Note that the program takes the next batch, and return its length."""
+        assert self._queue is not None
         self._in_use = self._ahead.popleft()
+        self._queue.prefetch()
         return len(self._positions(self._in_use))
 
     def end(self) -> None:

@@ -58,6 +58,8 @@ class LeaseQueue:
         # Requests that the program waits for, and those of them that were answered.
         self._asked = 0
         self._answered = 0
+        # Whether the program has its batch, so that there is time to ask for another.
+        self._has_time = False
         # Whether nothing was granted since this rank last finished a lease.
         self._is_dry = False
         self._is_over = self._is_closing = False
@@ -72,9 +74,7 @@ class LeaseQueue:
         with self._changed:
             if not self._ready and not self._is_over:
                 self._ask(lambda: bool(self._ready))
-            lease = self._ready.popleft() if self._ready else None
-            self._changed.notify_all()
-            return lease
+            return self._ready.popleft() if self._ready else None
 
     def wait(self) -> Lease | None:
         """Return the next lease, or None if all records are done.
@@ -95,6 +95,12 @@ class LeaseQueue:
             longest_s = max(_POLL_S_PER_RANK * self._cell.ranks(), _POLL_S)
             pause_s = min(2 * pause_s, longest_s)
         return lease
+
+    def prefetch(self) -> None:
+        """Ask for another lease from now on, while the program makes a step."""
+        with self._changed:
+            self._has_time = True
+            self._changed.notify_all()
 
     def finish(self, lease: Lease) -> None:
         """Note that the program has used the records of a lease."""
@@ -179,6 +185,7 @@ class LeaseQueue:
             asked, number = self._asked, self._granted
             want = 0 if self._ready or self._is_closing else 1
             is_last = self._is_closing
+            self._has_time = False
         reply = self._asker.ask(
             finished=finished,
             want=want,
@@ -209,7 +216,8 @@ class LeaseQueue:
     def _has_news(self) -> bool:
         if self._is_closing or self._asked > self._answered:
             return True
-        return not (self._ready or self._is_dry or self._is_over)
+        may_ask = self._has_time and not self._is_over
+        return may_ask and not (self._ready or self._is_dry)
 
     def _stuck(self, last: LedgerReply) -> TimeoutError:
         others = [int(each) for each in last["holding"] if each != self._cell.holder]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from bluecomm.data import DataLoader
@@ -15,6 +17,7 @@ from bluecomm.data.dynamic.asker import Asker
 from bluecomm.data.dynamic.lease_queue import LeaseQueue
 from bluecomm.data.dynamic.ledger import RecordLedger
 from bluecomm.data.dynamic.local_cell import LocalCell
+from bluecomm.data.permutation import Permutation
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.data.dynamic.thread_ranks import ThreadRanks
 from tests.unit.bluecomm.data.worlds import Sized
@@ -166,6 +169,48 @@ def test_ranks_in_step_go_on_without_one_that_is_lost(monkeypatch):
     counted = [*flat(results[0]), *flat(results[1][:2]), *flat(results[2])]
     assert {*counted} == {*range(31)}
     left_open[0].close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_other_worlds_go_on_from_a_state(monkeypatch, seed):
+    """The second world uses all that the state of the first one does not have."""
+    draw = random.Random(seed)
+    length = draw.randrange(20, 60)
+    state = {}
+
+    def begin(rank, steps):
+        loader = loader_of(length, sizes[0], seed=seed, uneven=True)
+        used = []
+        for batch in loader:
+            used.append(batch)
+            if len(used) == steps[rank]:
+                break
+        if rank == 0:
+            state.update(loader.state_dict())
+
+    def go_on(rank):
+        loader = loader_of(length, sizes[1], seed=seed)
+        loader.load_state_dict(state)
+        used = []
+        for batch in loader:
+            used.append(batch)
+            threads.meet()
+        return len(used), flat(used), loader.counted
+
+    sizes = [draw.randint(1, 4), draw.randint(1, 4)]
+    worlds = [draw.randint(1, 3), draw.randint(1, 4)]
+    steps = [draw.randint(1, 5) for _ in range(worlds[0])]
+    threads = ThreadRanks(monkeypatch, worlds[0])
+    threads.run(lambda rank: begin(rank, steps))
+    threads = ThreadRanks(monkeypatch, worlds[1])
+    results = threads.run(go_on)
+    assert len({number for number, _, _ in results}) == 1
+    assert {counted for _, _, counted in results} == {length}
+    used = {index for _, indices, _ in results for index in indices}
+    done = [index for begin, end in state["done"] for index in range(begin, end)]
+    order = Permutation(length, seed, 0)
+    left = {*range(length)} - {*order.at(np.array(done, dtype=np.int64)).tolist()}
+    assert left <= used
 
 
 def test_fast_ranks_take_more(monkeypatch):
