@@ -22,6 +22,8 @@ _log = logging.getLogger("bluecomm")
 # requests per second.
 _POLL_S = 0.002
 _POLL_S_PER_RANK = 0.001
+# How long the thread leaves the cores to ranks that begin their step at this time.
+_REST_S = 0.005
 # Requests without content, within the time after which a rank counts as silent.
 _BEATS = 4
 
@@ -176,6 +178,7 @@ class LeaseQueue:
         """Wait until there is something to say, and say it; return whether to go on."""
         with self._changed:
             self._changed.wait_for(self._has_news, self._beat_s)
+            self._changed.wait_for(self._is_urgent, _REST_S)
             if self._is_over:
                 # The others may have gone on to the next epoch, or ended.
                 self._answered = self._asked
@@ -214,10 +217,11 @@ class LeaseQueue:
         return True
 
     def _has_news(self) -> bool:
-        if self._is_closing or self._asked > self._answered:
-            return True
         may_ask = self._has_time and not self._is_over
-        return may_ask and not (self._ready or self._is_dry)
+        return self._is_urgent() or (may_ask and not (self._ready or self._is_dry))
+
+    def _is_urgent(self) -> bool:
+        return self._is_closing or self._asked > self._answered
 
     def _stuck(self, last: LedgerReply) -> TimeoutError:
         others = [int(each) for each in last["holding"] if each != self._cell.holder]
