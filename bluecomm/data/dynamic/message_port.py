@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 import struct
@@ -20,9 +21,10 @@ _log = logging.getLogger("bluecomm")
 
 # A message travels in chunks. Most fit into one or two, and each is sent before the
 # receiver asks for it (BLUECOMM_EAGER_BYTES). A chunk begins with the number of its
-# bytes, and the number of bytes in all that follow.
+# message among those of the sender, the offset of its bytes in the message, and the
+# length of the message. So the receiver drops a message of which a chunk was lost.
 _CHUNK_NBYTES = 1024
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<QII")
 _BODY_NBYTES = _CHUNK_NBYTES - _HEAD.size
 # How soon a receive is tried again that has failed, or could not start.
 _AGAIN_S = 0.5
@@ -56,8 +58,9 @@ class MessagePort:
         self._on_lost = on_lost
         self._on_failure = on_failure
         self._chunk = torch.empty(_CHUNK_NBYTES, dtype=torch.uint8)
-        # Bytes of messages of which more are to come, by sender.
-        self._parts: dict[int, bytes] = {}
+        self._numbers = itertools.count()
+        # Messages of which more is to come, by sender: their numbers and first bytes.
+        self._parts: dict[int, tuple[int, bytes]] = {}
 
     def open(self) -> None:
         """Begin to receive."""
@@ -65,12 +68,12 @@ class MessagePort:
             self._receive()
 
     def send(self, rank: int, message: bytes) -> None:
-        """Start to send a message; errors go to ``on_lost``, or mean a lost message."""
+        """Start to send a message. It may be lost; some errors go to ``on_lost``."""
+        number = next(self._numbers)
         for begin in range(0, len(message), _BODY_NBYTES):
             body = message[begin : begin + _BODY_NBYTES]
-            left = len(message) - begin - len(body)
             chunk = bytearray(_CHUNK_NBYTES)
-            _HEAD.pack_into(chunk, 0, len(body), left)
+            _HEAD.pack_into(chunk, 0, number, begin, len(message))
             chunk[_HEAD.size : _HEAD.size + len(body)] = body
             tensor = torch.frombuffer(chunk, dtype=torch.uint8)
             try:
@@ -118,10 +121,15 @@ class MessagePort:
             timer.start()
 
     def _take(self, rank: int) -> None:
+        """Add a chunk to its message, and pass the message on if it is whole."""
         chunk = self._chunk.numpy().tobytes()
-        nbytes, left = _HEAD.unpack_from(chunk)
-        message = self._parts.pop(rank, b"") + chunk[_HEAD.size : _HEAD.size + nbytes]
-        if left:
-            self._parts[rank] = message
+        number, begin, length = _HEAD.unpack_from(chunk)
+        known, first = self._parts.pop(rank, (number, b""))
+        if begin and (known, len(first)) != (number, begin):
+            return  # a chunk before this one was lost
+        body = chunk[_HEAD.size :][: length - begin]
+        message = first + body if begin else body
+        if len(message) < length:
+            self._parts[rank] = number, message
         else:
             self._on_message(rank, message)
