@@ -29,6 +29,7 @@ def check_buckets(
     """Compare a new optimizer with those of the other ranks.
 
     The names of parameters may differ, for example when one rank compiles its model.
+    Devices may differ, too, as long as they divide the model alike.
 
     Args:
         comm: Ranks that take part.
@@ -43,12 +44,16 @@ def check_buckets(
     """
     facts = dict(options)
     compared = [f"{key}={value}" for key, value in options.items()]
+    devices = list(dict.fromkeys(bucket.staging for bucket in buckets))
     for number, bucket in enumerate(buckets):
+        where = ""
+        if len(devices) > 1:
+            where = f" on device {devices.index(bucket.staging) + 1} of its model"
         for slot in bucket.slots:
             kind = kind_of(slot.parameter)
             if id(slot.parameter) in sparse_parameters:
                 kind += " with sparse gradients"
-            facts[f"parameter {_plain(slot.name)!r}"] = kind
+            facts[f"parameter {_plain(slot.name)!r}"] = kind + where
             compared.append(
                 f"a parameter that is {kind}, with strides {slot.stride}, at element "
                 f"{slot.offset} of bucket {number}"

@@ -292,6 +292,21 @@ def test_parameters_may_be_on_the_host_and_on_the_device(algorithm):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def divide_differently() -> None:
+    model = Halves()
+    place(model.there if bf.rank() == 0 else model)
+    with pytest.raises(
+        bf.MismatchError,
+        match=r"'here\.second\.bias' is torch\.float32 of shape \(4,\) on device 1 of "
+        r"its model on rank 0, but torch\.float32 of shape \(4,\) on rank 1",
+    ):
+        distribute(model, {})
+
+
+def test_ranks_that_divide_a_model_differently_are_told():
+    run_ranks_on_gpus(2, divide_differently)
+
+
 def train_beside_the_host(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     """Train on the device, except on rank 0."""
     batches = [torch.tensor(one, device="cpu") for one in numbers]
