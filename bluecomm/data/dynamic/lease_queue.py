@@ -67,6 +67,8 @@ class LeaseQueue:
         self._is_over = self._is_closing = False
         self._last: LedgerReply | None = None
         self._error: BaseException | None = None
+        # What the ledger counted at the end.
+        self._counts: Intervals | None = None
 
     def ready(self) -> Lease | None:
         """Return the next lease, or None if there is none at present.
@@ -127,8 +129,11 @@ class LeaseQueue:
     def close(self) -> Intervals:
         """Give back all leases, end the thread, and return what the ledger counts.
 
-        An error is logged: the leases return when others miss this rank.
+        An error is logged: the leases return when others miss this rank. A second call
+        does nothing, because at the end of the interpreter it may come late.
         """
+        if self._counts is not None:
+            return self._counts
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -136,9 +141,9 @@ class LeaseQueue:
             self._thread.join()
             self._thread = None
             atexit.unregister(self.close)
-        done = self._cell.ledger()["done"]
+        self._counts = self.known()
         self._cell.close()
-        return done
+        return self._counts
 
     def _ask(self, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Wait for the reply to a request that the thread makes from now on.
@@ -170,9 +175,9 @@ class LeaseQueue:
                 self._error = error
                 self._changed.notify_all()
             if self._is_closing:
-                _log.warning(
-                    "%s: the leases were not given back: %s", self._user, error
-                )
+                # Usual after the program has ended its part in the job.
+                text = "%s: the leases were not given back: %s"
+                _log.info(text, self._user, error)
 
     def _make_request(self) -> bool:
         """Wait until there is something to say, and say it; return whether to go on."""

@@ -334,6 +334,25 @@ def test_a_rank_that_asks_during_the_last_request_hears_of_the_end():
             queue.close()  # wakes it in any case
 
 
+def test_a_pass_may_end_after_the_ledger(monkeypatch, caplog):
+    """As at the end of a program that holds an unfinished pass."""
+    loader = loader_of(9)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+
+    def fail(cell, *request):
+        raise OSError("the store is gone")
+
+    monkeypatch.setattr(LocalCell, "call", fail)
+    with caplog.at_level(logging.INFO, logger="bluecomm"):
+        loader._source._queue.close()
+    assert "the leases were not given back: the store is gone" in caplog.text
+    monkeypatch.setattr(LocalCell, "ledger", fail)
+    batches.close()
+    assert loader.state_dict() == state
+
+
 class Clock:
     def __init__(self):
         self.now = 0.0
