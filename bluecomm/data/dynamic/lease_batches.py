@@ -83,6 +83,8 @@ class LeaseBatches:
         self._passes = 0
         self._world = data_world()
         self._queue: LeaseQueue | None = None
+        # Whether this rank knows that the others are in the same epoch.
+        self._is_same_epoch = False
         self._ahead: deque[Lease] = deque()
         self._in_use: Lease | None = None
         options = {
@@ -162,8 +164,9 @@ class LeaseBatches:
         self._world = data_world()
         self._agree()
         self._passes += 1
+        self._is_same_epoch = False
         self._order = Permutation(self._length, self._facts["seed"], self.epoch)
-        initial = RecordLedger.begin(self._length, self._done).state
+        initial = RecordLedger.begin(self._length, self._done, self.epoch).state
         cell = open_cell(self._world, f"{self._token}.{self._passes}", initial)
         self._queue = LeaseQueue(
             cell,
@@ -177,12 +180,22 @@ class LeaseBatches:
         return _Pulls(self)
 
     def pull(self) -> list[int] | None:
-        """Return the next batch, or None if nothing may be leased at present."""
+        """Return the next batch, or None if nothing may be leased at present.
+
+        Raises:
+            ValueError: The ledger belongs to another epoch.
+        """
         assert self._queue is not None
-        return self._to_batch(self._queue.ready())
+        lease = self._queue.ready()
+        if not self._is_same_epoch:
+            self._check_epoch(self._queue.epoch())
+        return self._to_batch(lease)
 
     def rest(self) -> Iterator[list[int]]:
-        """Yield batches until all records are done, and wait for other ranks."""
+        """Yield batches until all records are done, and wait for other ranks.
+
+        It follows a call of ``pull``.
+        """
         assert self._queue is not None
         while (batch := self._to_batch(self._queue.wait())) is not None:
             yield batch
@@ -218,6 +231,16 @@ class LeaseBatches:
         token = secrets.token_hex(8)
         self._token = self._world.gather(token, f"{_USER}.ledger")[0]
         self._agreed, self._passes = self._world.identity, 0
+
+    def _check_epoch(self, found: int) -> None:
+        if found != self.epoch:
+            raise ValueError(
+                f"{_USER}: rank {self._world.rank} begins epoch {self.epoch}, and "
+                f"other ranks have begun epoch {found}; a pass that the program breaks "
+                "off is no epoch, so break it off on all ranks, or call set_epoch with "
+                "the same number on all ranks before each pass"
+            )
+        self._is_same_epoch = True
 
     def _to_batch(self, lease: Lease | None) -> list[int] | None:
         if lease is None:

@@ -126,6 +126,10 @@ class LeaseQueue:
         """Return what the ledger counts, as far as this rank has heard."""
         return self._cell.ledger()["done"]
 
+    def epoch(self) -> int:
+        """Return the epoch of the ledger; call it after ``ready``."""
+        return self._cell.ledger()["epoch"]
+
     def close(self) -> Intervals:
         """Give back all leases, end the thread, and return what the ledger counts.
 

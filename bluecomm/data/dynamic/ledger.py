@@ -47,6 +47,7 @@ class LedgerState(TypedDict):
     """A ledger, which can be written as JSON.
 
     Attributes:
+        epoch: Number of the epoch.
         length: Number of records of the epoch.
         done: Positions that count as used.
         free: Positions that nobody has leased.
@@ -57,6 +58,7 @@ class LedgerState(TypedDict):
         holders: Name to rank.
     """
 
+    epoch: int
     length: int
     done: Intervals
     free: Intervals
@@ -91,16 +93,20 @@ class RecordLedger:
         self.state = state
 
     @classmethod
-    def begin(cls, length: int, done: Intervals | None = None) -> RecordLedger:
+    def begin(
+        cls, length: int, done: Intervals | None = None, epoch: int = 0
+    ) -> RecordLedger:
         """Return the ledger of an epoch.
 
         Args:
             length: Number of records.
             done: Positions that earlier parts of the epoch have used.
+            epoch: Number of the epoch.
         """
         known = union(done or [])
         return cls(
             {
+                "epoch": epoch,
                 "length": length,
                 "done": known,
                 "free": complement(known, length),

@@ -88,6 +88,29 @@ def test_a_pass_that_was_broken_off_is_no_epoch():
     assert loader.epoch == 2
 
 
+def test_ranks_in_different_epochs_are_refused(monkeypatch):
+    """Rank 0 breaks its first pass off, so it repeats the epoch."""
+    threads = ThreadRanks(monkeypatch, 2)
+
+    def body(rank):
+        loader = loader_of(8, uneven=True)
+        for number, _ in enumerate(loader):
+            if number == 0:
+                threads.meet()
+            if rank == 0:
+                break
+        if rank == 1:
+            threads.meet()
+            list(loader)
+            return
+        batches = iter(loader)
+        next(batches)
+        threads.meet()
+
+    with pytest.raises(ValueError, match="rank 1 begins epoch 1, and other ranks have"):
+        threads.run(body)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("partition", ["static", "dynamic"])
 def test_a_pass_ends_when_the_program_goes_elsewhere(partition, workers):
