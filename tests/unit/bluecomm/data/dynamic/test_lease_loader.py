@@ -303,8 +303,13 @@ class _OverMeanwhile(LocalCell):
 
     queue: LeaseQueue
 
+    def __init__(self, initial):
+        super().__init__(initial)
+        self.is_asked_again = threading.Event()
+
     def call(self, request):
         if request["number"] == 2:
+            self.is_asked_again.set()
             with self.queue._changed:
                 assert self.queue._changed.wait_for(
                     lambda: self.queue._asked > 1, DEADLINE_S
@@ -349,6 +354,8 @@ def test_a_rank_that_asks_during_the_last_request_hears_of_the_end():
     queue._ready = _WatchedDeque(queue)
     cell.queue = queue
     assert queue.ready() is not None
+    queue.prefetch()
+    assert cell.is_asked_again.wait(DEADLINE_S)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(queue.ready)
         try:
