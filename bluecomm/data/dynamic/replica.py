@@ -24,8 +24,8 @@ from bluecomm.data.dynamic.messages import (
     Reply,
 )
 
-# Ledgers that are kept. A rank that is so many passes behind the others would begin
-# anew with a ledger that they have finished.
+# Number of ledgers that are kept: those that have changed last. A rank that is so many
+# passes behind the others would begin anew with a ledger that they have finished.
 _MOST_LEDGERS = 100
 
 
@@ -137,7 +137,7 @@ class Replica:
 
     def _take_over(self) -> None:
         """Give the backup of this view all copies, then serve."""
-        for name, kept in self._kept.items():
+        for name, kept in list(self._kept.items()):
             self._commit(name, kept)
         for name in list(self._waiting):
             self._serve(name)
@@ -232,6 +232,7 @@ class Replica:
             self._open(name, theirs)
         elif theirs.version > kept.version:
             kept.version, kept.ledger = theirs.version, RecordLedger(theirs.state)
+            self._note_change(name)
 
     def _open(self, name: str, first: Copy) -> _Kept:
         kept = _Kept(first.version, RecordLedger(copy.deepcopy(first.state)))
@@ -239,6 +240,10 @@ class Replica:
         while len(self._kept) > _MOST_LEDGERS:
             del self._kept[next(iter(self._kept))]
         return kept
+
+    def _note_change(self, name: str) -> None:
+        """Let a ledger be the last one to be dropped."""
+        self._kept[name] = self._kept.pop(name)
 
     # -- serving ----------------------------------------------------------------------
 
@@ -279,6 +284,7 @@ class Replica:
             else:
                 replies[rank] = number, kept.ledger.apply(call.request)
                 kept.version += 1
+        self._note_change(name)
         kept.answers = {
             rank: Reply(self._view, name, number, reply, kept.copy)
             for rank, (number, reply) in replies.items()

@@ -8,7 +8,7 @@ import pytest
 from bluecomm.data.dynamic.intervals import count
 from bluecomm.data.dynamic.ledger import RecordLedger
 from bluecomm.data.dynamic.messages import decode, encode
-from bluecomm.data.dynamic.replica import Replica
+from bluecomm.data.dynamic.replica import _MOST_LEDGERS, Replica
 
 NAME = "pass"
 LENGTH = 40
@@ -254,3 +254,37 @@ def test_a_rank_that_is_late_needs_no_server_once_all_is_done():
     world.kill(server)
     late.step()
     assert late.is_over
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_long_pass_is_kept_beside_many_short_ones(size):
+    """As when a job validates after each step of a long epoch."""
+    links = {rank: deque() for rank in range(size)}
+    replies = []
+
+    def replica_of(rank):
+        def send(target, message):
+            links[target].append((rank, encode(message)))
+
+        return Replica(
+            rank, range(size), send, lambda name, reply: replies.append(reply)
+        )
+
+    replicas = [replica_of(rank) for rank in range(size)]
+
+    def ask(name, number, length):
+        request = {"holder": str(size - 1), "number": number, "want": 1}
+        request |= {"batch_size": 1, "ranks": size, "round": number - 1}
+        begin = RecordLedger.begin(length).state
+        replicas[-1].ask(name, request, begin)
+        while any(links.values()):
+            for rank, messages in links.items():
+                if messages:
+                    source, data = messages.popleft()
+                    replicas[rank].take(source, decode(data))
+        return replies.pop()["granted"][0]["intervals"]
+
+    passes = 2 * _MOST_LEDGERS
+    for number in range(passes):
+        assert ask("long", number + 1, size * passes) == [[number, number + 1]]
+        ask(f"short {number}", 1, 1)
