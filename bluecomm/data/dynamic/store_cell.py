@@ -32,7 +32,10 @@ class StoreCell(Cell):
     def __init__(self, name: str, initial: LedgerState) -> None:
         # Torch has no public name for the store of init_process_group.
         store: Any = _get_default_store()
-        self._store = PrefixStore("bluecomm.data", store.clone())
+        # Older versions of torch cannot clone it. Calls of other threads then delay
+        # requests.
+        own = store.clone() if hasattr(store, "clone") else store
+        self._store = PrefixStore("bluecomm.data", own)
         self._name = name
         self._lock = threading.Lock()
         self.holder = str(dist.get_rank())
