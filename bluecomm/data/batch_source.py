@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class BatchSource(Protocol):
-    """The batches of a rank, pass for pass.
+    """The batches of a rank, pass by pass.
 
     The loader calls ``begin``; then for each batch ``finish``, which says that the
     program has used the batch before, and ``take``; at last ``end``.

@@ -12,9 +12,9 @@ from bluecomm.data.dynamic.exchange import LedgerReply, LedgerRequest
 class Asker:
     """Numbers the requests of a rank, for one thread.
 
-    A holder is silent if it has had the same number of requests for ``lease_s``. Each
-    rank measures this with its own clock, so clocks need not agree. If a rank has been
-    stopped itself, the number that it knows is an old one, and the ledger ignores it.
+    A holder counts as silent if the number of its last request has not changed for
+    ``lease_s``. Each rank measures this with its own clock, so clocks need not agree. A
+    rank that was stopped itself reports an outdated number, which the ledger ignores.
 
     Args:
         cell: The ledger.

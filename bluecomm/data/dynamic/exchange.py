@@ -1,4 +1,4 @@
-"""What a rank asks the ledger, and what it is told. Both can be written as JSON."""
+"""Requests to the ledger, and its replies. Both can be written as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TypedDict
 from bluecomm.data.dynamic.intervals import Intervals
 
 
-class _Asker(TypedDict):
+class _RequestHead(TypedDict):
     holder: str
     number: int
 
 
-class LedgerRequest(_Asker, total=False):
+class LedgerRequest(_RequestHead, total=False):
     """A request of a rank; each part but the first two may be missing.
 
     Attributes:
@@ -20,8 +20,8 @@ class LedgerRequest(_Asker, total=False):
         number: Number of the request, from 1. A repeated request has the same number.
         finished: Leases whose records the rank has used.
         want: Number of leases that the rank asks for.
-        round: Number of the step for which it wants the first of them, the next ones
-            for the steps after it. None: ranks make steps of their own.
+        round: Number of the step for which it wants the first lease; further leases are
+            for the steps after it. None if ranks may make different numbers of steps.
         ranks: Number of living ranks.
         batch_size: Records of a lease.
         lost: Holders that do not live any more.
@@ -59,7 +59,8 @@ class LedgerAnswer(TypedDict):
 
     Attributes:
         granted: Leases, in the order of the steps.
-        refused: Finished leases that had returned before, so that others count them.
+        refused: Leases that the rank reports as finished, but that had returned before.
+            Their records count for other ranks.
     """
 
     granted: list[Lease]
@@ -67,7 +68,7 @@ class LedgerAnswer(TypedDict):
 
 
 class LedgerReply(LedgerAnswer):
-    """What the ledger says.
+    """The reply to a request.
 
     Attributes:
         is_over: Whether all records are done.

@@ -17,14 +17,15 @@ from bluecomm.data.dynamic.intervals import Intervals
 
 _log = logging.getLogger("bluecomm")
 
-# A rank that waits for others asks again after the first of these times, each time
-# after twice as long, up to the second for each rank: so there are at most 1000
-# requests per second.
+# A rank that waits for others asks again after a pause. The pause begins with the first
+# of these times and doubles up to the second one times the number of ranks, so all
+# ranks together make at most 1000 requests per second.
 _POLL_S = 0.002
 _POLL_S_PER_RANK = 0.001
 # How long the thread leaves the cores to ranks that begin their step at this time.
 _REST_S = 0.005
-# Requests without content, within the time after which a rank counts as silent.
+# A rank makes at least this number of requests in the time after which it counts as
+# silent.
 _BEATS = 4
 
 
@@ -67,7 +68,7 @@ class LeaseQueue:
         self._is_over = self._is_closing = False
         self._last: LedgerReply | None = None
         self._error: BaseException | None = None
-        # What the ledger counted at the end.
+        # The positions that count at the end of the pass.
         self._counts: Intervals | None = None
 
     def ready(self) -> Lease | None:

@@ -19,7 +19,7 @@ from bluecomm.data.dynamic.intervals import Intervals, complement, count, take, 
 
 
 class HolderState(TypedDict):
-    """What the ledger knows about a rank.
+    """A rank, as the ledger knows it.
 
     Attributes:
         number: Number of its last request.

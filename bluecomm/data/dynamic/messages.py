@@ -76,7 +76,7 @@ class Confirm:
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """The server tells everybody a ledger whose records are all done."""
+    """The server sends everybody a ledger whose records are all done."""
 
     view: int
     ledger: str

@@ -18,11 +18,11 @@ from bluecomm.data.dynamic.ledger import LedgerState, RecordLedger
 class StoreCell(Cell):
     """Keeps a ledger as JSON in torch's store, for jobs of ``torch.distributed`` only.
 
-    A rank computes the next state, and puts it in place of the one that it knows if
-    that is still the present one. Otherwise it does so again with the present one, and
-    another rank has got on. A connection of its own keeps it from waiting for calls of
-    other threads. Ranks that die are noticed by their silence, because nobody reports
-    them.
+    A rank computes the next state from the one that it knows. The store takes it if no
+    other rank has changed the state meanwhile; otherwise the rank tries again with the
+    state that it has found. The ledger has a connection of its own, so its requests do
+    not wait for other threads. Nobody reports a rank that dies; it is noticed by its
+    silence.
 
     Args:
         name: Name of the ledger, the same on all ranks, and used once.
