@@ -33,6 +33,10 @@ class Reader:
             {"holder": self.cell.holder, "number": self.number, **parts}
         )
 
+    def leave(self):
+        number = self.number + 1
+        self.cell.tell({"holder": self.cell.holder, "number": number, "leaves": True})
+
     def read_all(self):
         finished = []
         while True:
@@ -71,7 +75,8 @@ def read_passes():
     request = {"holder": cell.holder, "number": 1, "want": 1, "batch_size": 2}
     reply = cell.call({**request, "ranks": bf.size()})
     bf.barrier()
-    cell.call({"holder": cell.holder, "number": 2, "leaves": True})
+    cell.tell({"holder": cell.holder, "number": 2, "leaves": True})
+    assert not cell._service._answers
     return used, reply["granted"][0]["intervals"]
 
 
@@ -108,7 +113,7 @@ def break_off():
     reader = Reader("pass")
     for _ in range(1 + 5 * bf.rank()):
         reader.ask(want=1, batch_size=4, ranks=bf.size())
-    reader.ask(leaves=True)
+    reader.leave()
 
 
 def test_ranks_may_break_off_at_different_steps():

@@ -44,26 +44,24 @@ class Asker:
         finished: list[int],
         want: int = 0,
         round_number: int | None = None,
-        leaves: bool = False,
     ) -> LedgerReply:
         """Send a request, and return the reply."""
-        self._number += 1
         now = self._clock()
+        silent = {
+            holder: number
+            for holder, (number, since) in self._seen.items()
+            if now - since > self._lease_s
+        }
         request: LedgerRequest = {
             "holder": self._cell.holder,
-            "number": self._number,
+            "number": self._next_number(),
             "finished": finished,
             "want": want,
             "round": round_number,
             "ranks": self._cell.ranks(),
             "batch_size": self._batch_size,
             "lost": self._cell.lost(),
-            "silent": {
-                holder: number
-                for holder, (number, since) in self._seen.items()
-                if now - since > self._lease_s
-            },
-            "leaves": leaves,
+            "silent": silent,
         }
         reply = self._cell.call(request)
         now = self._clock()
@@ -75,3 +73,12 @@ class Asker:
                 seen[holder] = known if known and is_same else (number, now)
         self._seen = seen
         return reply
+
+    def leave(self) -> None:
+        """Give back all leases with the rank's last request."""
+        number = self._next_number()
+        self._cell.tell({"holder": self._cell.holder, "number": number, "leaves": True})
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number

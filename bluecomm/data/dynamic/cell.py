@@ -27,6 +27,14 @@ class Cell(abc.ABC):
             TimeoutError: The ledger has not answered within the deadline.
         """
 
+    def tell(self, request: LedgerRequest) -> None:
+        """Send the rank's last request; safe from any thread.
+
+        Nobody needs its reply, and the other ranks may have ended already, so a cell
+        need not wait for one.
+        """
+        self.call(request)
+
     @abc.abstractmethod
     def ledger(self) -> LedgerState:
         """Return the newest state that this rank has got with a reply.

@@ -214,7 +214,7 @@ class LeaseQueue:
             )
         if is_last:
             if not reply["is_over"]:
-                self._asker.ask(finished=[], leaves=True)
+                self._asker.leave()
             return False
         with self._changed:
             self._last = reply

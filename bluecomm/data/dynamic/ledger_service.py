@@ -121,6 +121,7 @@ class LedgerService:
         with self._changed:
             self._replica.ask(name, request, begin)
             self._replica.forget(name)
+            self._answers.pop(name, None)  # a server may have answered itself
             self._send_all()
 
     def newest(self, name: str, begin: LedgerState) -> LedgerState:

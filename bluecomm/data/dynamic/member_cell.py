@@ -38,9 +38,6 @@ class MemberCell(Cell):
     def call(self, request: LedgerRequest) -> LedgerReply:
         """Have the ledger carry out a request; safe from any thread.
 
-        A rank's last request (``leaves``) is sent, but its reply is empty, because the
-        other ranks may have ended already.
-
         Raises:
             CommunicationTimeout: The rank that keeps the ledger has not answered.
             PeerLostError: It is lost, and the job does not survive losses; or the
@@ -48,16 +45,12 @@ class MemberCell(Cell):
             ShutdownError: The world has ended.
         """
         with self._calling:
-            if request.get("leaves"):
-                self._service.tell(self._name, request, self._initial)
-                return {
-                    "granted": [],
-                    "refused": [],
-                    "is_over": False,
-                    "changes": 0,
-                    "holding": {},
-                }
             return self._service.call(self._name, request, self._initial)
+
+    def tell(self, request: LedgerRequest) -> None:
+        """Send the rank's last request, and wait for nothing."""
+        with self._calling:
+            self._service.tell(self._name, request, self._initial)
 
     def ledger(self) -> LedgerState:
         """Return the newest state that this rank has got; safe from any thread."""

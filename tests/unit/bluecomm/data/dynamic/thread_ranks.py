@@ -77,7 +77,7 @@ class _SharedCell:
         self._ranks = ranks
         self.holder = holder
         self.deadline_s = ranks.deadline_s
-        self.call = shared.call
+        self.call = self.tell = shared.call
         self.ledger = shared.ledger
 
     def ranks(self):
