@@ -84,10 +84,20 @@ class EventLoop:
         self._selector.register(one, selectors.EVENT_READ, on_readable)
 
     def remove(self, one: socket.socket) -> None:
-        """Close a socket."""
+        """Close a socket that is not paused."""
         self._selector.unregister(one)
         self._sockets.discard(one)
         one.close()
+
+    def pause(self, one: socket.socket, seconds: float) -> None:
+        """Call no function for a socket for some time."""
+        key = self._selector.unregister(one)
+
+        def go_on() -> None:
+            if self.has(one):
+                self._selector.register(one, selectors.EVENT_READ, key.data)
+
+        self.post_later(go_on, seconds)
 
     def has(self, one: socket.socket) -> bool:
         """Return whether a socket has not been closed."""

@@ -41,6 +41,8 @@ _log = logging.getLogger("bluecomm")
 # How long other servers may take to answer, beyond the time that a claim may wait.
 ANSWER_LIMIT_S = 5.0
 LOADING_LIMIT_S = 60.0
+# How soon a server without descriptors looks at connections again.
+_ACCEPT_AGAIN_S = 1.0
 # The answers to a process when the owner does not answer.
 _WITHOUT_OWNER = {
     Kind.FIND: Kind.MISSING,
@@ -145,7 +147,13 @@ class CacheServer:
     # -- processes of this rank -------------------------------------------------------
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            text = "the cache server of rank %d cannot take a connection: %s"
+            _log.warning(text, self._rank, error)
+            self._loop.pause(self._listener, _ACCEPT_AGAIN_S)
+            return
         if not is_own_user(connection):
             connection.close()
             return

@@ -1,8 +1,10 @@
 """The store of several machines, some of which are lost, or do not answer."""
 
+import errno
 import logging
 import os
 import pickle
+import socket
 import threading
 import time
 
@@ -74,6 +76,27 @@ def test_values_are_found_on_all_machines(network):
 
     in_fork(child)
     check(second.get(999), 999)
+
+
+def test_a_server_without_descriptors_takes_connections_later(
+    network, monkeypatch, caplog
+):
+    attempts = []
+    accept = socket.socket.accept
+
+    def fail_first(listener):
+        attempts.append(listener)
+        if len(attempts) <= 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(server, "_ACCEPT_AGAIN_S", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", fail_first)
+    (key,) = network.keys_of(1, 1)
+    assert load(network.stores[0], key)
+    check(network.stores[1].get(key), key)
+    text = "the cache server of rank 0 cannot take a connection: [Errno 24]"
+    assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * 2
 
 
 def test_copies_are_kept_until_own_values_need_the_room():
