@@ -69,10 +69,9 @@ CudaDevice::~CudaDevice() {
   driver_->call().context_release(device_);
 }
 
-std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(DeviceAddress from,
-                                                      std::span<std::byte> to,
-                                                      std::span<const CudaStream> streams)
-    const {
+std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(
+    DeviceAddress from, std::span<std::byte> to,
+    std::span<const CudaStream> streams) const {
   const ContextScope scope(*this);
   for (CudaStream const stream : streams) check_not_capturing(stream);
   for (CudaStream const stream : streams) {

@@ -69,8 +69,8 @@ std::unique_ptr<PinnedBlock> PinnedMemory::allocate(std::size_t nbytes) {
                                        nbytes);
 }
 
-// Returns false if there are enough free blocks. Then the caller frees this one, without
-// the lock, which other threads need to start operations.
+// Returns false if there are enough free blocks. Then the caller frees this one,
+// without the lock, which other threads need to start operations.
 bool PinnedMemory::put_back(std::span<std::byte> whole) noexcept {
   if (device_->in_child()) return true;  // the fork may have copied a locked mutex
   const LockGuard lock(mutex_);

@@ -13,8 +13,8 @@ namespace bluecomm::device {
 
 class PinnedMemory;
 
-// Owns a block of page-locked memory. No copy may use it when it is reused or destroyed.
-// Used by one thread at a time.
+// Owns a block of page-locked memory. No copy may use it when it is reused or
+// destroyed. Used by one thread at a time.
 class PinnedBlock {
  public:
   PinnedBlock(std::shared_ptr<PinnedMemory> memory, std::span<std::byte> whole,

@@ -188,8 +188,7 @@ TEST(cuda_device, copies_to_the_host_behind_the_work_of_the_program) {
   CHECK_EQ(script.calls.at(0), "create 1 priority -5");
   script.calls.clear();
   CopiedValues values;
-  const auto copy =
-      device->copy_to_host(values.address(), values.host, user_stream());
+  const auto copy = device->copy_to_host(values.address(), values.host, user_stream());
   CHECK(values.host == values.device);
   const std::vector<std::string> expected{"record 7", "wait 9", "to_host 9",
                                           "record 9"};
@@ -226,8 +225,7 @@ TEST(cuda_device, copies_to_the_device_in_the_order_of_the_program) {
 TEST(cuda_device, reports_the_end_of_a_copy) {
   const auto device = make_device();
   CopiedValues values;
-  const auto copy =
-      device->copy_to_host(values.address(), values.host, user_stream());
+  const auto copy = device->copy_to_host(values.address(), values.host, user_stream());
   script.failures["query"] = device::kCudaNotReady;
   CHECK(!copy->poll().has_value());
   script.failures["query"] = 0;

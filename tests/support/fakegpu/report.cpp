@@ -91,8 +91,8 @@ struct Site {
 
 bool is_outside_of_the_program(std::string_view library) {
   for (const char* name :
-       {"libcuda.so", "libnccl.so", "libffi", "_ctypes", "python", "libpython", "libc.so",
-        "libstdc++", "ld-linux", "libtorch"}) {
+       {"libcuda.so", "libnccl.so", "libffi", "_ctypes", "python", "libpython",
+        "libc.so", "libstdc++", "ld-linux", "libtorch"}) {
     if (library.starts_with(name)) return true;
   }
   return false;
