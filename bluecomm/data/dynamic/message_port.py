@@ -40,7 +40,8 @@ class MessagePort:
     Args:
         comm: The ranks, for this port only.
         on_message: Gets the sender's rank in the world and each message. Called in the
-            thread of callbacks, so it must not wait for other messages.
+            thread of callbacks, so it must not wait for other messages. If it raises,
+            the error is logged.
         on_lost: Gets the rank to which a message could not be sent, and the error.
         on_failure: Gets the error of a failed receive, and returns whether a rank is
             left that could send.
@@ -132,4 +133,10 @@ class MessagePort:
         if len(message) < length:
             self._parts[rank] = number, message
         else:
+            self._pass_on(rank, message)
+
+    def _pass_on(self, rank: int, message: bytes) -> None:
+        try:
             self._on_message(rank, message)
+        except Exception:  # one message must not end the receiving of others
+            _log.exception("the message of rank %d could not be handled", rank)

@@ -231,13 +231,13 @@ class EngineRoute(CacheRoute):
             # All others are lost, the sender has failed, or the world ends.
             self._inbox.post(self._listen_later)
         else:
-            message = unpack(memory.numpy().tobytes())
-            self._inbox.post(functools.partial(self._take, rank, message))
+            data = memory.numpy().tobytes()
+            self._inbox.post(functools.partial(self._take, rank, data))
 
-    def _take(self, rank: int, message: CacheMessage) -> None:
+    def _take(self, rank: int, data: bytes) -> None:
         assert self._inbox is not None
         self._listen()
-        self._inbox.on_message(rank, message)
+        self._inbox.on_message(rank, unpack(data))
 
 
 def _value_tag(message: CacheMessage) -> int:

@@ -12,7 +12,7 @@ from bluecomm.data.dynamic.message_port import MessagePort
 from bluecomm.errors import SuspendedError
 
 # Three chunks each.
-FIRST, SECOND = (bytes([byte]) * 2_500 for byte in (1, 2))
+FIRST, SECOND, BROKEN = (bytes([byte]) * 2_500 for byte in (1, 2, 3))
 
 
 class Wire:
@@ -23,9 +23,13 @@ class Wire:
         self.may_start = math.inf
         self.lost = set()
         self.sent = 0
-        self.receiver = MessagePort(None, self._on_message, None, None)
-        self.sender = MessagePort(None, None, None, None)
+        self.standing = []
+        comm = SimpleNamespace(size=2)
+        self.receiver = MessagePort(comm, self._on_message, None, None)
+        self.sender = MessagePort(comm, None, None, None)
         monkeypatch.setattr(message_port, "send_nonblocking", self._send)
+        monkeypatch.setattr(message_port, "post_receive", self._receive)
+        self.receiver.open()
 
     def send(self, *messages):
         for message in messages:
@@ -33,6 +37,8 @@ class Wire:
 
     def _on_message(self, rank, message):
         assert rank == 0
+        if message == BROKEN:
+            raise ValueError("the message is broken")
         self.received.append(message)
 
     def _send(self, tensor, rank, tag, comm):
@@ -40,9 +46,16 @@ class Wire:
         if self.sent == self.may_start:
             raise SuspendedError("the world is suspended")
         if self.sent not in self.lost:
-            self.receiver._chunk.copy_(tensor)
-            self.receiver._take(0)
+            memory, on_finish = self.standing.pop()
+            memory.copy_(tensor)
+            on_finish()
         return SimpleNamespace(on_finish=lambda callback: None)
+
+    def _receive(self, memory, source, tag, comm, timeout_s):
+        def on_finish(callback):
+            self.standing.append((memory, callback))
+
+        return SimpleNamespace(done=lambda: False, on_finish=on_finish, wait=lambda: 0)
 
 
 def test_messages_of_any_length_arrive(monkeypatch):
@@ -69,3 +82,11 @@ def test_a_message_without_one_of_its_chunks_is_lost(monkeypatch, lost):
     wire.lost = lost
     wire.send(FIRST, SECOND, b"short")
     assert wire.received == ([b"short"] if 4 in lost else [SECOND, b"short"])
+
+
+def test_a_message_that_cannot_be_handled_does_not_end_the_others(monkeypatch, caplog):
+    wire = Wire(monkeypatch)
+    wire.send(FIRST, BROKEN, SECOND)
+    assert wire.received == [FIRST, SECOND]
+    assert "the message of rank 0 could not be handled" in caplog.text
+    assert "ValueError: the message is broken" in caplog.text
