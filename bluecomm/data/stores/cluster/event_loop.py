@@ -62,8 +62,14 @@ class EventLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Does nothing if it has ended."""
+        """End the thread, or close what it would have closed if it never started.
+
+        Does nothing if it has ended.
+        """
         self._is_stopping = True
+        if self._thread.ident is None:
+            self._close()
+            return
         self.post(lambda: None)
         self._thread.join(_STOP_LIMIT_S)
 
@@ -105,6 +111,9 @@ class EventLoop:
 
     def leave_fork(self) -> None:
         """Close the copies of the descriptors in a fork."""
+        self._close()
+
+    def _close(self) -> None:
         self._selector.close()
         if self._waker >= 0:
             os.close(self._waker)
@@ -127,7 +136,7 @@ class EventLoop:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         with self._waking:
-            self.leave_fork()
+            self._close()
 
     def _call_due(self) -> None:
         now = time.monotonic()

@@ -63,10 +63,14 @@ def memory_of(parts: Sequence[Any], nbytes: int) -> int:
     """Return a descriptor of new memory with buffers that follow each other."""
     fd, memory = new_memory(nbytes)
     at = 0
-    for part in parts:
-        view = memoryview(part).cast("B")
-        memory[at : at + len(view)] = view
-        at += len(view)
+    try:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            memory[at : at + len(view)] = view
+            at += len(view)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -112,6 +112,8 @@ class CacheServer:
         )
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
+        # Descriptors of values that other servers are sending.
+        self._arriving: set[int] = set()
         self._listener, self.address = listen()
         self._loop = EventLoop(f"the cache server of rank {rank}", self._end_waits)
         self._loop.add(self._listener, self._accept)
@@ -136,6 +138,7 @@ class CacheServer:
     def leave_fork(self) -> None:
         """Close the copies of the descriptors in a fork."""
         self._loop.leave_fork()
+        self._close_arriving()
 
     def _leave(self) -> None:
         _RUNNING.discard(self)
@@ -143,6 +146,12 @@ class CacheServer:
             if rank != self._rank:
                 self._route.send(rank, CacheMessage(Kind.LEAVE))
         self._route.close()
+        # Nobody will call what would close these.
+        self._close_arriving()
+
+    def _close_arriving(self) -> None:
+        while self._arriving:
+            os.close(self._arriving.pop())
 
     # -- processes of this rank -------------------------------------------------------
 
@@ -260,6 +269,7 @@ class CacheServer:
             if asked is not None:
                 self._give_up(asked)
             return
+        self._arriving.add(fd)
 
         def finish(is_received: bool) -> None:
             try:
@@ -268,6 +278,7 @@ class CacheServer:
                 elif asked is not None:
                     self._ask(asked)
             finally:
+                self._arriving.discard(fd)
                 os.close(fd)
 
         self._route.receive(rank, answer, memory, finish)

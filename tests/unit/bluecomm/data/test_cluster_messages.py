@@ -1,14 +1,18 @@
 """Messages of the cluster cache: over the engine, and over sockets."""
 
+import contextlib
 import os
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from bluecomm.data.stores.cluster import local_socket, route, server
-from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
+from bluecomm.data.stores.cluster.messages import MESSAGE_NBYTES, CacheMessage, Kind
 from bluecomm.errors import CommunicationTimeout, PeerLostError
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.data.cluster_network import Network
@@ -81,6 +85,57 @@ class TestEngineRoute:
         for error in (CommunicationTimeout("late"), PeerLostError("cancelled")):
             made._on_message(Mock(wait=Mock(side_effect=error)), None)
         assert len(self.receives) == 3
+
+    def test_a_message_that_is_none_does_not_end_the_others(self, inbox, process):
+        made = route.EngineRoute(self.world(), "7")
+        made.open(inbox)
+        data = torch.full((MESSAGE_NBYTES,), 255, dtype=torch.uint8)
+        with pytest.raises(ValueError, match="is not a valid Kind"):
+            made._on_message(Mock(wait=Mock(return_value=1)), data)
+        assert len(self.receives) == 2
+
+
+def value_descriptors():
+    """Return the descriptors of this process that stand for values."""
+    found = []
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "bluecomm-value" in os.readlink(f"/proc/self/fd/{one}"):
+                found.append(one)
+    return found
+
+
+def test_no_descriptor_is_left_of_a_value_that_cannot_be_copied():
+    with pytest.raises(IndexError, match="slice assignment is wrong size"):
+        local_socket.memory_of([b"abc"], 2)
+    assert value_descriptors() == []
+
+
+def test_no_descriptor_is_left_of_a_value_that_still_arrives(network, monkeypatch):
+    first = network.servers[0]
+    key = network.keys_of(1)[0]
+    network.stores[1].put(key, b"value" * 1000, 1.0)
+    arriving = threading.Event()
+    monkeypatch.setattr(first._route, "receive", lambda *_: arriving.set())
+    client = local_socket.LocalClient(first.address)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(client.ask, CacheMessage(Kind.FIND, key=key), DEADLINE_S)
+        assert arriving.wait(DEADLINE_S)
+        first.stop()
+        with pytest.raises(ConnectionError, match=r"closed the connection|reset"):
+            asking.result(DEADLINE_S)
+    assert value_descriptors() == []
+
+
+def test_a_server_that_cannot_start_leaves_nothing(network, monkeypatch):
+    made = server.CacheServer(0, {0: 0, 1: 1}, network.stores[0]._memory, Mock())
+    start = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(made._loop._thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        made.start()
+    for _ in range(2):
+        made.stop()
+    assert made._listener.fileno() == made._loop._waker == -1
 
 
 def test_other_users_are_refused(network, monkeypatch):
