@@ -2,7 +2,7 @@
 
 The parts use torch's own ``Dataset``, ``Sampler`` and ``DataLoader``, and work in a job
 of bluecomm as well as in one that uses only ``torch.distributed``. docs/data.md says
-which part is for what.
+which class is for what.
 """
 
 from bluecomm.data.cached_dataset import CachedDataset

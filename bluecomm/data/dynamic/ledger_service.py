@@ -1,4 +1,4 @@
-"""Keeps the ledgers of a group of ranks; see docs/data.md.
+"""Keeps the ledgers of a group of ranks; see docs/dynamic-partition.md.
 
 Each rank of the group has the service from its first use on, also between two passes
 over the data, because the others may need it as the server.

@@ -17,7 +17,7 @@ def open_service() -> None:
 
 
 class MemberCell(Cell):
-    """A ledger of the ranks that train together; docs/data.md has its protocol.
+    """A ledger of the ranks that train together; see docs/dynamic-partition.md.
 
     Making it communicates nothing. Calls do not wait for other ranks' programs, only
     for the server's thread of callbacks.

@@ -1,4 +1,4 @@
-"""Messages between the ranks that keep a ledger; docs/data.md has who sends which."""
+"""Messages between the ranks that keep a ledger; see docs/dynamic-partition.md."""
 
 from __future__ import annotations
 

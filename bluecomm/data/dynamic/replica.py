@@ -1,7 +1,8 @@
-"""One rank's part in keeping the ledgers, without communication; see docs/data.md.
+"""One rank's part in keeping the ledgers, without communication.
 
-The living ranks know in which order ranks have gone. The number of those is the *view*;
-the lowest rank that is left is the view's *server*, and the next one its *backup*.
+docs/dynamic-partition.md has the messages and the states. The living ranks know in
+which order ranks have gone. The number of those is the *view*; the lowest rank that is
+left is the view's *server*, and the next one its *backup*.
 """
 
 from __future__ import annotations

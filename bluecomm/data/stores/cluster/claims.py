@@ -42,7 +42,7 @@ class _Claim:
 
 
 class Claims:
-    """Who loads which missing key; see the states in docs/data.md.
+    """Who loads which missing key; see the states in docs/cache.md.
 
     A machine has one process at a time that claims a key. So a second claim of the
     same machine means that the first has ended.

@@ -46,8 +46,8 @@ class ClusterStore(SampleStore):
     """One copy of each value in the job: each machine keeps a part in its memory.
 
     Needs ``bluecomm.init()``. The other machines fetch a value over the engine, into
-    memory that is theirs. Each sample is loaded by one process of the job. docs/data.md
-    has the states, and what happens when a machine is lost.
+    memory that is theirs. Each sample is loaded by one process of the job.
+    docs/cache.md has the states, and what happens when a machine is lost.
 
     Args:
         budget: Bytes of the memory on each machine. A value may have 1/64 of it.

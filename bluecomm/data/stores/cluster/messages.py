@@ -1,6 +1,6 @@
 """Messages to a cache server: from its own process, from workers, and from other ranks.
 
-docs/data.md says what they mean.
+docs/cache.md says what they mean.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All of its state belongs to this thread; others only post events. It asks other servers
 for the processes of its rank, and answers other servers from the memory of its machine.
-docs/data.md has the states.
+docs/cache.md has the states.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class MemoryStore(SampleStore):
     All of them may be written to: a page that is written to becomes the reader's own.
 
     The memory has no name: nothing is left when all processes have ended, however they
-    ended. docs/data.md has the state machine.
+    ended. docs/cache.md has the state machine.
 
     Args:
         budget: Bytes of the memory on each machine. A value may have 1/64 of it.
