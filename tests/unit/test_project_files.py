@@ -55,6 +55,14 @@ def files_in(text):
     return [name for name in found if "NAME" not in name]
 
 
+def anchors_in(text):
+    """Return the anchors that GitHub gives the headings of a page."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+)$", prose, flags=re.MULTILINE)
+    kept = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in kept}
+
+
 @pytest.mark.parametrize("path", [*PAGES, *BUILD_FILES], ids=name_of)
 def test_each_variable_is_a_setting(path):
     """An unknown variable in the environment makes ``init`` fail."""
@@ -70,6 +78,17 @@ def test_each_link_leads_to_a_file(path):
         for link in links
         if not link.startswith("http") and not (path.parent / link).is_file()
     ]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_each_link_leads_to_a_heading(path):
+    links = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", path.read_text())
+    missing = []
+    for page, anchor in links:
+        target = path.parent / page if page else path
+        if anchor not in anchors_in(target.read_text()):
+            missing.append(f"{page}#{anchor}")
     assert not missing
 
 
@@ -103,3 +122,5 @@ def test_what_is_looked_for():
     assert "BLUECOMM_NET_STREAMS" in plugin_variables()
     assert variables_in("X_BLUECOMM_A BLUECOMM_B=1 `BLUECOMM_*`") == {"BLUECOMM_B"}
     assert files_in("`a/b.{h,cpp}` and `NAME.py`, c.py") == ["a/b.h", "a/b.cpp"]
+    page = "# A\n\n## Other words (`a_b`), too\n\n```\n# no heading\n```\n"
+    assert anchors_in(page) == {"a", "other-words-a_b-too"}
