@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from bluecomm.data.dynamic.cell import Cell
 from bluecomm.data.dynamic.exchange import LedgerReply, LedgerRequest
 from bluecomm.data.dynamic.ledger import LedgerState, RecordLedger
+from bluecomm.data.dynamic.store_requests import StoreRequests
 
 
 class StoreCell(Cell):
@@ -22,7 +23,7 @@ class StoreCell(Cell):
     other rank has changed the state meanwhile; otherwise the rank tries again with the
     state that it has found. The ledger has a connection of its own, so its requests do
     not wait for other threads. Nobody reports a rank that dies; it is noticed by its
-    silence.
+    silence. Making the cell asks the store for nothing but a connection.
 
     Args:
         name: Name of the ledger, the same on all ranks, and used once.
@@ -40,22 +41,26 @@ class StoreCell(Cell):
         self._lock = threading.Lock()
         self.holder = str(dist.get_rank())
         self.deadline_s = store.timeout.total_seconds()
-        self._known = self._replace("", json.dumps(initial))
+        self._requests = StoreRequests()
+        self._initial = json.dumps(initial)
+        # The newest state that this rank has found in the store.
+        self._found = ""
 
     def call(self, request: LedgerRequest) -> LedgerReply:
         """Carry out a request.
 
         Raises:
-            TimeoutError: Other ranks have changed the ledger at each attempt.
+            TimeoutError: The store does not answer, or other ranks have changed the
+                ledger at each attempt.
         """
         end = time.monotonic() + self.deadline_s
         with self._lock:
             while True:
-                ledger = RecordLedger(json.loads(self._known))
+                ledger = RecordLedger(self.ledger())
                 reply = ledger.apply(request)
                 wanted = json.dumps(ledger.state)
-                self._known = self._replace(self._known, wanted)
-                if self._known == wanted:
+                self._replace(wanted)
+                if self._found == wanted:
                     return reply
                 if time.monotonic() > end:
                     raise TimeoutError(
@@ -66,7 +71,7 @@ class StoreCell(Cell):
 
     def ledger(self) -> LedgerState:
         """Return the state after the last request."""
-        state: LedgerState = json.loads(self._known)
+        state: LedgerState = json.loads(self._found or self._initial)
         return state
 
     def ranks(self) -> int:
@@ -78,9 +83,26 @@ class StoreCell(Cell):
         return []
 
     def close(self) -> None:
-        """Do nothing: the ledger stays for the other ranks."""
+        """Leave the ledger to the other ranks."""
+        self._requests.close()
 
-    def _replace(self, expected: str, wanted: str) -> str:
-        """Replace the state if it is as expected, and return the present one."""
-        found: bytes = self._store.compare_set(self._name, expected, wanted)
-        return found.decode()
+    def _replace(self, wanted: str) -> None:
+        """Replace the state if this rank knows it, and find the present one.
+
+        Raises:
+            TimeoutError: The store does not answer.
+        """
+
+        def compare_set() -> bytes:
+            found: bytes = self._store.compare_set(self._name, self._found, wanted)
+            return found
+
+        try:
+            self._found = self._requests.make(compare_set, self.deadline_s).decode()
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"DataLoader: rank {self.holder} cannot reach the ledger {self._name} "
+                f"in the store of torch.distributed: {error}; the process that has the "
+                "store (rank 0, unless torchrun starts the job) may have stopped, so "
+                "look at its output"
+            ) from error
