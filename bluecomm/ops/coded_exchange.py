@@ -80,17 +80,23 @@ class CodedExchange:
         self._own_codes = shared_empty(self._nbytes[comm.rank], torch.uint8)
         self._has_second_half = False
 
-    def encode(self, values: torch.Tensor) -> None:
+    def encode(self, values: torch.Tensor) -> bool:
         """Encode the values of a round, once the one before has ended.
 
         Args:
             values: The values; flat, of a floating-point type.
+
+        Returns:
+            Whether all of them are finite.
         """
+        are_finite = True
         pieces = torch.split(values, self._counts)
         messages = torch.split(self._sent, self._lengths)
         for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
             if piece.numel():
-                self._encode(f"piece.{rank}", piece.float(), message[self._head :])
+                codes = message[self._head :]
+                are_finite &= self._encode(f"piece.{rank}", piece.float(), codes)
+        return are_finite
 
     def start(
         self,
@@ -213,9 +219,11 @@ class CodedExchange:
                 self._codec.decode(part, decoded)
                 piece.copy_(decoded)
 
-    def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> None:
-        """Encode values; ``name`` selects the error of earlier rounds."""
+    def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> bool:
+        """Encode values; return whether they are finite.
+
+        ``name`` selects the error of earlier rounds.
+        """
         if self._feedback is None:
-            self._codec.encode(values, into)
-        else:
-            self._feedback.encode(self._codec, name, values, into)
+            return self._codec.encode(values, into)
+        return self._feedback.encode(self._codec, name, values, into)

@@ -16,10 +16,12 @@ from bluecomm.ops.refusal import Operation, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
+from bluecomm.optim.finite import is_finite
 from bluecomm.runtime import Communicator, Handle
 
-# The state of a parameter's gradient in the head of a message. 0: there is none.
-_SPARSE = 2
+# The state of a parameter's gradient in the head of a message. 0: there is none, 1: it
+# is dense and finite.
+_SPARSE, NOT_FINITE = 2, 3
 
 
 class CodedGradients:
@@ -68,6 +70,8 @@ class CodedGradients:
             )
         self._handle: Handle[Any] | None = None
         self._active = 0
+        # The senders whose gradient of a parameter was not finite in the last round.
+        self._not_finite: dict[int, list[int]] = {}
 
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
@@ -100,6 +104,17 @@ class CodedGradients:
             self._gradients.hand_out()
         return self._active
 
+    def not_finite(self) -> Iterator[str]:
+        """Name the gradients that some ranks have sent as infinities or NaN.
+
+        Those that are finite by now, because the user has changed them, are left out.
+        """
+        for position, ranks in self._not_finite.items():
+            slot = self._bucket.slots[position]
+            gradient = slot.parameter.grad
+            if gradient is not None and not is_finite(gradient):
+                yield f"{slot.name!r}{self._where(ranks)}"
+
     @property
     def is_under_way(self) -> bool:
         """Whether an exchange has been started and not been finished."""
@@ -121,14 +136,26 @@ class CodedGradients:
         head = torch.empty(1 + len(states), dtype=torch.uint8)
         head[0] = active
         head[1:] = states
-        self._exchange.encode(values)
+        if not self._exchange.encode(values):
+            self._mark_not_finite(head[1:])
         return self._exchange.start(head, self._divisor, values)
+
+    def _mark_not_finite(self, states: torch.Tensor) -> None:
+        """Set the states of the dense gradients that are not finite, before a round."""
+        parts = torch.split(self._gradients.values, self._gradients.lengths)
+        for position, part in enumerate(parts):
+            if states[position] != _SPARSE and not is_finite(part.float()):
+                states[position] = NOT_FINITE
 
     def _divisor(self, heads: torch.Tensor) -> int:
         """Read the heads of all ranks."""
         states = heads[:, 1:]
         self._check_dense(states)
         self._gradients.flags.copy_(states.amax(0))
+        self._not_finite = {
+            position: self._senders(states[:, position], NOT_FINITE)
+            for position in (states.amax(0) == NOT_FINITE).nonzero().flatten().tolist()
+        }
         self._active = int(heads[:, 0].sum())
         if self._context.options.op is Average:
             return self._active
@@ -140,16 +167,11 @@ class CodedGradients:
         Args:
             states: States of the gradients; shape ``(ranks, parameters)``.
         """
-        if int(states.max()) < _SPARSE:
+        is_sparse = (states == _SPARSE).any(0)
+        if not is_sparse.any():
             return
-        position = int(states.amax(0).argmax())
-        ranks = [
-            rank
-            for rank, state in zip(
-                self._comm.ranks, states[:, position].tolist(), strict=True
-            )
-            if state == _SPARSE
-        ]
+        position = int(is_sparse.to(torch.uint8).argmax())
+        ranks = self._senders(states[:, position], _SPARSE)
         # All ranks see this in the same round.
         raise told(
             sparse_error(
@@ -158,6 +180,15 @@ class CodedGradients:
                 f" on {format_ranks(ranks, noun=True)}",
             )
         )
+
+    def _where(self, senders: list[int]) -> str:
+        """Say which ranks' gradients the senders have sent."""
+        return f" on {format_ranks(senders, noun=True)}"
+
+    def _senders(self, states: torch.Tensor, state: int) -> list[int]:
+        """Return the ranks that have sent a state."""
+        of_ranks = zip(self._comm.ranks, states.tolist(), strict=True)
+        return [rank for rank, sent in of_ranks if sent == state]
 
 
 def _paddings(bucket: Bucket) -> Iterator[torch.Tensor]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.coded_gradients import CodedGradients
+from bluecomm.optim.coded_gradients import NOT_FINITE, CodedGradients
 from bluecomm.optim.machines import MachineExchange, Machines
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import DoneHandle, MappedHandle
@@ -102,7 +103,16 @@ class MachineGradients(CodedGradients):
         active = super().finish(is_active=is_active)
         if self._comm.included:
             return active
+        # The flags have the states, which the first rank has handed down.
+        positions = (self._gradients.flags == NOT_FINITE).nonzero().flatten().tolist()
+        self._not_finite = {position: [] for position in positions}
         return int(self._gradients.counters[0] > 0)
+
+    def _where(self, senders: list[int]) -> str:
+        """Name the machines by their first ranks, which alone know them."""
+        if not senders:
+            return ""
+        return f" on the machine of {format_ranks(senders, noun=True)}"
 
     def refused(self) -> Iterator[Operation]:
         """Describe nothing: a round begins with operations of other communicators."""

@@ -235,6 +235,43 @@ def test_all_ranks_skip_the_step_with_an_infinity_and_go_on():
         assert torch.equal(parameters, of_ranks[0][2])
 
 
+def step_without_scaler(hierarchical):
+    """Make two gradients infinite on rank 2; return the error's text and the end."""
+    model = make("mlp", torch.float32)
+    optimizer = wrap(model, bucket_bytes=64, hierarchical=hierarchical)
+    before = flatten(model)
+    hooks = []
+    if bf.rank() == 2:
+        hooks = [p.register_hook(lambda g: g / 0) for p in model[2].parameters()]
+    loss(model, 0).backward()
+    with pytest.raises(FloatingPointError, match="bytegrad has made them NaN") as found:
+        optimizer.step()
+    assert torch.equal(flatten(model), before)
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_(0.0)
+    optimizer.step()
+    for hook in hooks:
+        hook.remove()
+    optimizer.zero_grad()
+    loss(model, 1).backward()
+    optimizer.step()
+    return str(found.value), flatten(model)
+
+
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_a_step_that_is_not_finite_is_refused(hierarchical):
+    of_ranks = run_ranks(3, step_without_scaler, hierarchical, machines=[0, 0, 1])
+    for rank, (text, parameters) in enumerate(of_ranks):
+        where = " on the machine of rank 2" if hierarchical else " on rank 2"
+        if hierarchical and rank == 1:
+            where = ""  # it is not the first rank of its machine
+        for name in ("2.bias", "2.weight"):
+            assert f"'{name}'{where}" in text
+        assert "'0." not in text
+        assert parameters.isfinite().all()
+        assert torch.equal(parameters, of_ranks[0][1])
+
+
 # -- gradients and options that do not suit --------------------------------------------
 
 

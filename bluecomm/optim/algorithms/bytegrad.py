@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bluecomm.compression import MinMaxUInt8
 from bluecomm.ops.reduce_op import Adasum
-from bluecomm.ops.refusal import Operation
+from bluecomm.ops.refusal import Operation, told
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_gradients import CodedGradients
@@ -24,7 +24,9 @@ class ByteGrad(GradientAveraging):
     ``Q`` rounds as ``MinMaxUInt8`` does, in chunks of 65536 values or less. All ranks
     decode the same bytes, so ranks that start equal stay equal. Ranks and parameters
     without a gradient count as in ``gradient_allreduce``; ``op=Sum`` gives the sum. An
-    infinity or a NaN on one rank makes its chunk NaN on all ranks.
+    infinity or a NaN on one rank makes its chunk NaN on all ranks. A step with such
+    gradients raises ``FloatingPointError`` on all ranks, before anything changes; a
+    ``GradScaler`` skips it.
 
     Rounding errors are not carried over to later steps, so the method has no state.
 
@@ -68,6 +70,19 @@ class ByteGrad(GradientAveraging):
             one: coded_gradients(context, one, codec, machines=machines)
             for one in buckets
         }
+
+    def before_update(self) -> None:
+        super().before_update()
+        found = [text for coded in self._coded.values() for text in coded.not_finite()]
+        if found:
+            raise told(
+                FloatingPointError(
+                    "DistributedOptimizer: gradients are not finite, so bytegrad has "
+                    f"made them NaN on all ranks: {', '.join(found)}. Scale the loss "
+                    "with torch.amp.GradScaler, which skips such steps, or call "
+                    "optimizer.skip_step() on all ranks instead of step()"
+                )
+            )
 
     def follows_backward(self) -> bool:
         # In a world of one the rank's own gradients are the mean.
