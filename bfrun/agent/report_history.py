@@ -29,8 +29,8 @@ from bfrun.frames.rank_to_driver import (
 )
 
 _OF_AGENTS = (Hello, RankStarted, RankNotStarted, RankExited, RankVanished, RankStopped)
-# Of the frames that ask for an answer, only the records of a rendezvous are kept; for
-# a stall report the ranks ask again. The others belong to jobs that do not detach.
+# Publish, a record of a rendezvous, is the only kept frame that asks for an answer: for
+# a stall report the ranks ask again, and the others belong to jobs that do not detach.
 _OF_RANKS = frozenset(
     frame.kind
     for frame in (Failing, Goodbye, Publish, RankExcluded, StopRequest, ThreadFailed)

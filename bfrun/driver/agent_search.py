@@ -45,7 +45,7 @@ class _EndRanks(Protocol):
 
 
 class SearchResult(enum.Enum):
-    """What the driver knows about an agent whose connection has ended."""
+    """State of an agent whose connection has ended, as far as the driver knows."""
 
     UNKNOWN = enum.auto()
     # It has ended for certain, with all of its ranks.

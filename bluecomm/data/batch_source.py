@@ -1,4 +1,4 @@
-"""What the loader needs of a partition: batches, and an account of their use."""
+"""The interface of a partition for the loader: batches, and an account of their use."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class DataLoader(TorchDataLoader[Any]):
         drop_last: As for ``DistributedBatchSampler``.
         pad: As for ``DistributedBatchSampler``.
         partition: ``"static"``, or ``"dynamic"``: ranks lease the records of their next
-            batches while they get on. If a rank is lost, the others use its records.
-            Which rank uses which is not deterministic.
+            batches as they go. If a rank is lost, the others use its records. It is
+            not deterministic which rank uses which record.
         uneven: With the dynamic partition, whether fast ranks make more steps, for
             algorithms in which no rank waits for another one. Default: all ranks make
             equally many steps; a few at the end may repeat records.

@@ -116,8 +116,8 @@ class Staging(abc.ABC):
 
         Args:
             tensor: Tensor on the device.
-            values: Contiguous tensor on the host with as many elements. Nobody may
-                change it afterwards.
+            values: Contiguous tensor on the host with as many elements. It must not
+                change afterwards.
 
         Returns:
             ``tensor``.

@@ -23,7 +23,7 @@ def serve_until_all_finish(
 
     Args:
         communicator: All ranks.
-        what: What this rank serves, for messages.
+        what: Name of the service, for messages.
 
     Returns:
         Whether all ranks have finished. If not, a rank is lost or has ended without

@@ -77,7 +77,7 @@ struct EngineConfig {
   std::shared_ptr<Recorder> recorder;  // or null
   // Whether operations that can go on without a lost peer do so.
   bool survives_losses = false;
-  // What ranks do that reach too few others to go on.
+  // The behavior of ranks that reach too few others to go on.
   Membership::Minority minority = Membership::Minority::kHolds;
   MemberService::LookAtProcess look_at_process;  // or empty
   // Allocates memory for results whose length only the peers know.
@@ -218,8 +218,8 @@ class Dispatcher final : private Receiver, private OperationHost {
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
-  // How often closed gates are polled. Nothing wakes the leader when one opens, and a
-  // poll calls CUDA under the progress lock.
+  // How often closed gates are polled. The leader must poll, because it is not woken
+  // when a gate opens; but a poll calls CUDA under the progress lock.
   static constexpr std::chrono::microseconds kGateInterval{100};
 
   // Receiver. These functions only store the event, because the transport calls them

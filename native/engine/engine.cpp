@@ -25,8 +25,8 @@ constexpr std::chrono::microseconds kYield{50};
 
 // Longest time to read what lost peers have sent. Usually everything is here at once.
 constexpr std::chrono::milliseconds kLastMessages{200};
-// So many turns are made in any case: on a busy machine this thread may not have the
-// processor in that time.
+// Turns that are made even if they take longer: on a busy machine this thread may not
+// have the processor in that time.
 constexpr int kLastTurns = 64;
 // The ranks of a lost host are reported one by one, and share that time.
 constexpr std::chrono::seconds kOneLoss{1};

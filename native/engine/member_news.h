@@ -23,8 +23,8 @@ struct MemberChange {
   };
   ChangeKind kind = ChangeKind::kGone;
   int rank = -1;  // of kGone
-  // Of kGone: "dead", "left", "stopped", "silent", "broken", "apart" (this rank has
-  // left it behind), or "". Of kSplit: the name of the lineage.
+  // With kGone: "dead", "left", "stopped", "silent", "broken", "apart" (this rank has
+  // left it behind), or "". With kSplit: the name of the lineage.
   std::string cause;
   double silent_s = 0;  // of kGone: for how long nothing has arrived; 0 if unknown
   std::string text;     // a sentence about the rank

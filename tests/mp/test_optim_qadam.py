@@ -88,7 +88,7 @@ def momentum_of(rank, momentum, decay):
     """Return what a rank sends of its momentum, ``None`` for unused parameters.
 
     Args:
-        rank: What the rank saw in the step.
+        rank: The tensors that the rank recorded in the step.
         momentum: The momentum after the step before.
         decay: Weight decay that is added to gradients.
     """

@@ -11,7 +11,7 @@ import bluecomm as bf
 from tests.support.ranks import run_ranks
 from tests.support.unified_memory import on_device, on_host
 
-# What each rank's input becomes: (input, operation) -> result or results.
+# Name to operation, from each rank's input to its result or results.
 OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allreduce": lambda x: bf.allreduce(x),
     "sum, scaled": lambda x: bf.allreduce(x, op=bf.Sum, prescale_factor=0.5),

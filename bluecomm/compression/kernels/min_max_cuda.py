@@ -57,7 +57,7 @@ def encode(values, out, ranges, chunk, well):  # type: ignore[no-untyped-def]
     upper = _upper_of(largest, scale)
     # The range overflows if the scale is 0.
     valid = low >= SMALLEST and high <= LARGEST and scale > 0 and math.isfinite(upper)
-    # Nobody reads the range any more when it becomes NaN.
+    # All threads have read the range before it becomes NaN.
     cuda.syncthreads()
     if thread == 0 and not valid:
         ranges[2 * number] = math.nan

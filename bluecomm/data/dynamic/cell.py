@@ -30,8 +30,8 @@ class Cell(abc.ABC):
     def tell(self, request: LedgerRequest) -> None:
         """Send the rank's last request; safe from any thread.
 
-        Nobody needs its reply, and the other ranks may have ended already, so a cell
-        need not wait for one.
+        A cell need not wait for the reply, because no rank needs it, and the other
+        ranks may have ended already.
         """
         self.call(request)
 

@@ -22,8 +22,8 @@ class StoreCell(Cell):
     A rank computes the next state from the one that it knows. The store takes it if no
     other rank has changed the state meanwhile; otherwise the rank tries again with the
     state that it has found. The ledger has a connection of its own, so its requests do
-    not wait for other threads. Nobody reports a rank that dies; it is noticed by its
-    silence. Making the cell asks the store for nothing but a connection.
+    not wait for other threads. There are no reports of ranks that die; their silence
+    shows it. Making the cell asks the store for nothing but a connection.
 
     Args:
         name: Name of the ledger, the same on all ranks, and used once.

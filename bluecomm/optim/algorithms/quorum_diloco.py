@@ -191,8 +191,9 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         """Send the progress since the last time.
 
         Raises:
-            FloatingPointError: It is not finite. The rank has gone back to what it last
-                sent. Nothing has been sent, unless it is ending.
+            FloatingPointError: The progress is not finite. The rank has returned to
+                what it last sent, and has sent no progress. If it is ending, it has
+                sent a message without steps.
         """
         found: list[str] = []
         for bucket, sent in zip(self._buckets, self._sent, strict=True):

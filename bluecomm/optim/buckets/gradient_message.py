@@ -15,7 +15,7 @@ from bluecomm.optim.buckets.gradient_views import GradientViews
 
 
 class GradientMessage(abc.ABC):
-    """What a rank sends for a bucket, and the memory of the result.
+    """The message of a rank for a bucket, and the memory of the result.
 
     Attributes:
         sent: Flat tensor on the host, perhaps on its way there: the gradients, then the

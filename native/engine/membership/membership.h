@@ -37,8 +37,8 @@ class Membership {
     kExcluded,  // the others go on without it; the process may join as a new member
   };
 
-  // What a member does if it reaches too few others to go on with its epoch. A member
-  // that splits is never excluded: it leaves the epoch, and goes on in another lineage.
+  // The behavior of a member that reaches too few others to go on with its epoch. If it
+  // splits, it is never excluded: it leaves the epoch, and goes on in another lineage.
   enum class Minority : bool { kHolds, kSplits };
 
   // How many rounds a member may still start while a decision is under way.

@@ -142,7 +142,7 @@ TEST(gates, that_fail_end_the_operation_on_all_ranks) {
     if (rank == 0) call.gate = gate;
     check_failure(run_call(engine, std::move(call)), Code::kInternal,
                   "allreduce 'x' on rank 0: the copy failed");
-    // Nothing stays held back.
+    // No operation stays held back.
     CHECK_EQ(
         run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor)).text,
         "");

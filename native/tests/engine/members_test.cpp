@@ -91,7 +91,7 @@ TEST(members, a_rank_that_is_needed_after_its_goodbye_is_gone) {
   check_failure(run_call(world.engine(0), make_call(world.engine(0), Kind::kAllreduce,
                                                     "x", tensor, tensor)),
                 Code::kPeerLost, "rank 2");
-  // Nobody has reported the end of its process.
+  // There is no report of the end of its process.
   for (const int rank : {0, 1, 3}) {
     CHECK_EQ(check_gone(world.engine(rank), kStopped), "left");
   }

@@ -12,7 +12,7 @@
 
 namespace fakegpu {
 
-// Of the calling thread: which of its calls a capture forbids.
+// Says which calls of the calling thread a capture forbids.
 inline int& capture_mode() {
   thread_local int mode = kCaptureGlobal;
   return mode;

@@ -17,7 +17,7 @@
 
 namespace fakegpu {
 
-// What both ends of a message must agree on.
+// The properties of a message on which both ends must agree.
 struct MessageKey {
   std::uint32_t operation;
   std::int32_t type;

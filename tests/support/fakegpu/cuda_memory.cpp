@@ -182,7 +182,7 @@ CUresult cuPointerGetAttribute(void* out, int attribute, CUdeviceptr address) {
   Call call("cuPointerGetAttribute", Call::Needs::kInit);
   if (call.failed()) return call.result();
   const Allocation* const found = world().memory.find(address);
-  // Of other memory of the host, CUDA knows nothing: not a misuse.
+  // CUDA does not know other memory of the host, so this is no misuse.
   if (found == nullptr || found->freed) return kCudaInvalidValue;
   switch (attribute) {
     case kAttributeContext: {

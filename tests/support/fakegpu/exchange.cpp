@@ -27,7 +27,7 @@ std::string describe(const MessageKey& key) {
   return text.str();
 }
 
-// What one peer still has to send and receive in this exchange.
+// The messages that one peer still has to send and receive in this exchange.
 struct Lane {
   struct Part {
     std::vector<std::byte> header;

@@ -9,7 +9,7 @@
 
 namespace fakegpu {
 
-// What a rank tells the others of itself.
+// The facts about itself that a rank sends to the others.
 struct Introduction {
   int rank;
   int size;

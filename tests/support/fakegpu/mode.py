@@ -130,7 +130,7 @@ class _ProgramCalls(TorchFunctionMode):
     """Methods that torch does not dispatch, and tensors that tests make.
 
     Factories that files of ``tests`` call without ``device`` make tensors there,
-    as if it were the default. Those that bluecomm calls make tensors of the host.
+    as if it were the default. Factories that bluecomm calls make tensors of the host.
     """
 
     def __init__(self, memory: DeviceMemory, makes_tensors: bool) -> None:

@@ -5,7 +5,7 @@
     results = run_ranks_on_gpus(4, body, x, seed=7)
 
 ``body`` gets its tensors in device memory, and factories such as ``torch.zeros`` make
-tensors there. What it returns comes back as tensors of the host.
+tensors there. Its results come back as tensors of the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.ranks import run_ranks
 
 
 class FakeRuntime:
-    """What bluecomm asks torch for, asked of the fake; a ``DeviceRuntime``."""
+    """A ``DeviceRuntime`` that asks the fake in place of torch."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory

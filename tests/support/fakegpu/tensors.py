@@ -45,7 +45,7 @@ class DeviceMemory:
         self._default = self._cuda.fakegpu_default_stream(ordinal)
         # A stream's handle as the program knows it; 0 is the default stream.
         self.current_stream = 0
-        # What torch would have waited for on the host, in order.
+        # The operations in which torch would have waited on the host, in order.
         self.host_waits: list[str] = []
 
     @property

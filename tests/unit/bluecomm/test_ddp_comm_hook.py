@@ -1,4 +1,4 @@
-"""Which algorithms can be communication hooks, and where."""
+"""The choice of algorithms that can be communication hooks, and where."""
 
 import types
 

@@ -34,7 +34,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class _Claim:
-    """Who loads a key, and who waits for it, each since a time."""
+    """The rank that loads a key, and the claimants that wait, each since a time."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -42,7 +42,7 @@ class _Claim:
 
 
 class Claims:
-    """Who loads which missing key; see the states in docs/cache.md.
+    """The claims of missing keys; see the states in docs/cache.md.
 
     A machine has one process at a time that claims a key. So a second claim of the
     same machine means that the first has ended.

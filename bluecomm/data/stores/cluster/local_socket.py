@@ -117,7 +117,7 @@ class _Connection(socket.socket):
 
 
 class _OfThread(threading.local):
-    """What a thread has: its connection, and the process that has made it."""
+    """The connection of a thread, and the process that has made it."""
 
     connection: tuple[int, _Connection] | None = None
 

@@ -12,7 +12,7 @@ _PAUSE_S = 30.0
 
 
 class CacheMachines:
-    """Who is asked for a key.
+    """Chooses the rank that is asked for a key.
 
     Args:
         rank: This rank.

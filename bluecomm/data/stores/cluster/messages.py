@@ -14,7 +14,7 @@ MESSAGE_NBYTES = _WORDS.size
 
 
 class Kind(enum.IntEnum):
-    """What a message says."""
+    """The meaning of a message; see docs/cache.md."""
 
     FIND = 1
     CLAIM = 2
@@ -36,7 +36,7 @@ class CacheMessage(NamedTuple):
     """A message without its value.
 
     Attributes:
-        kind: What it says.
+        kind: Its meaning.
         number: Number of the request among those of the server that sent it.
         key: Key of the value.
         nbytes: Bytes of the value that follows; 0 if none does. FOUND without a value

@@ -1,4 +1,4 @@
-"""Which machine keeps which key: rendezvous hashing."""
+"""Assigns keys to machines by rendezvous hashing."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _RETRY_S = 0.2
 # How long a message may take to be sent, and a value to arrive.
 VALUE_LIMIT_S = 30.0
 
-# What to do at the end of a receive; whether the value has arrived.
+# Called at the end of a receive with whether the value has arrived.
 Then = Callable[[bool], None]
 
 

@@ -73,7 +73,7 @@ class _Asked:
 
     Attributes:
         message: The request.
-        asker: Who waits for the answer.
+        asker: The process that waits for the answer.
         rank: The rank that is asked.
         until_s: When the rank has taken too long.
     """
@@ -146,7 +146,7 @@ class CacheServer:
             if rank != self._rank:
                 self._route.send(rank, CacheMessage(Kind.LEAVE))
         self._route.close()
-        # Nobody will call what would close these.
+        # The route is closed, so the receives that would close these do not end.
         self._close_arriving()
 
     def _close_arriving(self) -> None:
@@ -241,7 +241,7 @@ class CacheServer:
             self._receive_found(rank, answer, asked)
         elif asked is None:
             if answer.kind is Kind.LOAD:
-                # Nobody waits for it any more, so nobody would end it.
+                # No process waits for the claim any more, so none would end it.
                 self._send(rank, CacheMessage(Kind.RELEASE, key=answer.key))
         elif answer.kind is Kind.LOAD:
             self._pass_claim_on(rank, answer, asked.asker)

@@ -75,7 +75,7 @@ class ClockOfAgents:
     """A clock that stands still until both programs have said something.
 
     Args:
-        times: What it shows then, the last one again and again.
+        times: The times that it shows then. It repeats the last one.
     """
 
     def __init__(self, monkeypatch, *times):

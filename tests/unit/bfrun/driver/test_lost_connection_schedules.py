@@ -76,7 +76,7 @@ class World:
         if self.reaches(rank) and rank in self.alive:
             self.exit(rank)
 
-    # What happens
+    # Events
 
     def report(self, rank, frame):
         """Have the agent of a rank report something."""

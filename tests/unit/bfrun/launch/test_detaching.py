@@ -1,4 +1,4 @@
-"""Which jobs may go on without their driver."""
+"""The choice of jobs that may go on without their driver."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which machine keeps a sample, and who loads it."""
+"""Owners and claims of samples."""
 
 import itertools
 

@@ -93,7 +93,7 @@ def test_tensors_and_arrays_share_the_memory():
 
 
 def test_foreign_bytes_are_no_value(monkeypatch):
-    """Of another program, another version, or a class that no longer exists."""
+    """Another program, another version, or a class that no longer exists wrote them."""
     tensor = flat(torch.arange(3)).tobytes()
     gone = flat(Gone()).tobytes()
     monkeypatch.delattr(sys.modules[__name__], "Gone")

@@ -36,7 +36,7 @@ def chunk_bytes(records, number, stored):
     return struct.pack("<5I", *head) + stored
 
 
-# What golang/snappy writes for the records b"ab", b"c": the identifier of the framing
+# The bytes of golang/snappy for the records b"ab", b"c": the identifier of the framing
 # format, and one uncompressed frame with the masked CRC32C of its data.
 GO_SNAPPY = bytes.fromhex("ff060000734e61507059010f00006c54ba6c") + stored_form(
     [b"ab", b"c"]
@@ -92,7 +92,7 @@ def test_a_header_with_too_many_records_is_damaged(tmp_path, compressor):
 
 
 def test_a_header_without_records_is_damaged(tmp_path):
-    """Nobody would read the chunk, and its records would be missing without a word."""
+    """Otherwise the records of the chunk would be missing without an error."""
     path = tmp_path / "file"
     write(path, [b"one", b"two"], compressor="gzip")
     data = bytearray(path.read_bytes())
@@ -198,7 +198,7 @@ def test_a_changed_checksum_is_named(tmp_path):
 
 
 def test_an_index_of_another_file_is_noticed(tmp_path):
-    """Of another size: the index is ignored; of the same size: the header differs."""
+    """It is ignored if the size differs; if the size is the same, a header differs."""
     path = write(tmp_path / "a", [b"123", b"4567"], chunk_nbytes=1)
     other = write(tmp_path / "b", [b"123", b"4567", b""], chunk_nbytes=1)
     os.replace(index_path(other), index_path(path))

@@ -1,4 +1,4 @@
-"""What a state reads, and what it hands over to other ranks, in a world of one."""
+"""The values that a state reads and hands over to other ranks, in a world of one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which rank saves, and where."""
+"""The choice of the rank that saves, and of its file."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Which optimizers are tuned, and with which settings."""
+"""The choice of optimizers that are tuned, and of their settings."""
 
 import dataclasses
 import logging

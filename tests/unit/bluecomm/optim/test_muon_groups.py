@@ -1,4 +1,4 @@
-"""Which parameters Muon gets."""
+"""The choice of parameters for Muon."""
 
 import pytest
 import torch

@@ -50,7 +50,7 @@ def after(steps, **options):
 
 def test_steps_during_the_overlap_are_lost_without_mixing(world):
     torch.testing.assert_close(after(5, overlap=2), after(5))
-    # What was sent after step 4 replaces the parameters after step 6.
+    # The mean of step 4 replaces the parameters after step 6.
     torch.testing.assert_close(after(6, overlap=2), after(4))
     torch.testing.assert_close(after(9, overlap=2), after(7))
 
