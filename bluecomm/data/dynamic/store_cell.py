@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -15,6 +17,11 @@ from bluecomm.data.dynamic.exchange import LedgerReply, LedgerRequest
 from bluecomm.data.dynamic.ledger import LedgerState, RecordLedger
 from bluecomm.data.dynamic.store_requests import StoreRequests
 
+_log = logging.getLogger("bluecomm")
+
+# How long rank 0 waits at the end of an epoch until the others have heard of it.
+_PARTING_S = 10.0
+
 
 class StoreCell(Cell):
     """Keeps a ledger as JSON in torch's store, for jobs of ``torch.distributed`` only.
@@ -24,6 +31,9 @@ class StoreCell(Cell):
     state that it has found. The ledger has a connection of its own, so its requests do
     not wait for other threads. There are no reports of ranks that die; their silence
     shows it. Making the cell asks the store for nothing but a connection.
+
+    The store ends with its process, which is rank 0 unless torchrun starts the job. So
+    rank 0 closes its cell at the end of an epoch after the others, or after 10 s.
 
     Args:
         name: Name of the ledger, the same on all ranks, and used once.
@@ -39,7 +49,8 @@ class StoreCell(Cell):
         self._store = PrefixStore("bluecomm.data", own)
         self._name = name
         self._lock = threading.Lock()
-        self.holder = str(dist.get_rank())
+        self._rank, self._size = dist.get_rank(), dist.get_world_size()
+        self.holder = str(self._rank)
         self.deadline_s = store.timeout.total_seconds()
         self._requests = StoreRequests()
         self._initial = json.dumps(initial)
@@ -76,15 +87,27 @@ class StoreCell(Cell):
 
     def ranks(self) -> int:
         """Return the number of ranks, of which none is known to have died."""
-        return dist.get_world_size()
+        return self._size
 
     def lost(self) -> list[str]:
         """Return nobody."""
         return []
 
     def close(self) -> None:
-        """Leave the ledger to the other ranks."""
+        """Leave the ledger to the other ranks, and wait for them on rank 0."""
+        try:
+            self._requests.make(self._part, 2 * _PARTING_S)
+        except (RuntimeError, TimeoutError) as error:
+            text = "DataLoader: rank %d has not met the others at the end: %s"
+            _log.info(text, self._rank, error)
         self._requests.close()
+
+    def _part(self) -> None:
+        all_closed = f"{self._name}.all_closed"
+        if self._store.add(f"{self._name}.closed", 1) == self._size:
+            self._store.set(all_closed, "")
+        if self._rank == 0 and RecordLedger(self.ledger()).is_over:
+            self._store.wait([all_closed], timedelta(seconds=_PARTING_S))
 
     def _replace(self, wanted: str) -> None:
         """Replace the state if this rank knows it, and find the present one.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
@@ -10,7 +12,7 @@ import torch.distributed as dist
 from bluecomm.data.dynamic import store_cell
 from bluecomm.data.dynamic.ledger import RecordLedger
 from bluecomm.data.dynamic.store_cell import StoreCell
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 
 class OldStore(dist.HashStore):
@@ -36,34 +38,85 @@ class StoppedStore(dist.HashStore):
         return super().compare_set(*state)
 
 
-@pytest.mark.parametrize("make_store", [dist.HashStore, OldStore])
-def test_two_ranks_share_a_ledger(monkeypatch, make_store):
-    store = make_store()
-    monkeypatch.setattr(store_cell, "_get_default_store", lambda: store)
-    cells = []
-    for rank in range(2):
-        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        cells.append(StoreCell("pass", RecordLedger.begin(4).state))
-    assert [cell.holder for cell in cells] == ["0", "1"]
+@pytest.fixture
+def open_cells(monkeypatch):
+    """Return a function from a store to the cells of two ranks."""
+
+    def make(store, length=4):
+        monkeypatch.setattr(store_cell, "_get_default_store", lambda: store)
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+        cells = []
+        for rank in range(2):
+            monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+            cells.append(StoreCell("pass", RecordLedger.begin(length).state))
+        return cells
+
+    return make
+
+
+def finish(cells):
+    """Lease and finish two records on each rank; return them, and the last reply."""
     used = []
     for cell in cells:
         request = {"holder": cell.holder, "ranks": 2, "batch_size": 2}
         (lease,) = cell.call({**request, "number": 1, "want": 1})["granted"]
         used += lease["intervals"]
         reply = cell.call({**request, "number": 2, "finished": [lease["id"]]})
+    return used, reply
+
+
+@pytest.mark.parametrize("make_store", [dist.HashStore, OldStore])
+def test_two_ranks_share_a_ledger(open_cells, make_store):
+    cells = open_cells(make_store())
+    assert [cell.holder for cell in cells] == ["0", "1"]
+    used, reply = finish(cells)
     assert used == [[0, 2], [2, 4]]
     assert reply["is_over"]
     assert cells[1].ledger()["done"] == [[0, 4]]
-    for cell in cells:
+    for cell in reversed(cells):
         cell.close()
 
 
-def test_a_store_that_has_stopped_holds_nobody(monkeypatch):
+def test_the_host_of_the_store_waits_until_others_know_of_the_end(
+    open_cells, monkeypatch
+):
+    monkeypatch.setattr(store_cell, "_PARTING_S", DEADLINE_S)
+    store = dist.HashStore()
+    first, second = open_cells(store)
+    finish([first, second])
+    assert first.call({"holder": "0", "number": 3})["is_over"]
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(first.close)
+        wait_until(lambda: store.check(["bluecomm.data/pass.closed"]), "it ends")
+        assert not closing.done()
+        second.close()
+        closing.result(DEADLINE_S)
+
+
+def test_the_host_of_the_store_waits_for_nobody_in_an_epoch_that_goes_on(
+    open_cells, monkeypatch
+):
+    monkeypatch.setattr(store_cell, "_PARTING_S", DEADLINE_S)
+    first, second = open_cells(dist.HashStore(), length=5)
+    finish([first, second])
+    first.close()
+    second.close()
+
+
+def test_the_host_of_the_store_does_not_wait_for_long(open_cells, monkeypatch, caplog):
+    monkeypatch.setattr(store_cell, "_PARTING_S", 0.01)
+    first, second = open_cells(dist.HashStore())
+    finish([second, first])
+    with caplog.at_level(logging.INFO):
+        first.close()
+    assert "rank 0 has not met the others at the end: " in caplog.text
+    second.close()
+
+
+def test_a_store_that_has_stopped_holds_nobody(open_cells, monkeypatch):
     store = StoppedStore()
-    monkeypatch.setattr(store_cell, "_get_default_store", lambda: store)
     monkeypatch.setattr(store_cell, "PrefixStore", lambda prefix, store: store)
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    cell = StoreCell("pass", RecordLedger.begin(4).state)
+    cell = open_cells(store)[1]
     request = {"holder": cell.holder, "ranks": 2, "batch_size": 2, "want": 1}
     assert cell.call({**request, "number": 1})["granted"]
     cell.deadline_s = 0.01
