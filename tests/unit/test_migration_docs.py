@@ -1,4 +1,4 @@
-"""The migration pages for BlueFog and Horovod name only what exists."""
+"""The pages for users of BlueFog, Horovod and Bagua name only what exists."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.unit.bluecomm.test_public_names import BLUEFOG, HOROVOD
 ROOT = Path(__file__).parents[2]
 PAGES = ["from-bluefog.md", "from-horovod.md"]
 DEFECTS = "notes/bluefog-defects.md"
+DEFECTS_OF_BAGUA = "notes/bagua-defects.md"
 # Arguments in the tables of names, and a function that has them.
 ARGUMENTS = {
     "src_weights": bf.neighbor_allreduce,
@@ -97,7 +98,7 @@ def test_each_public_name_for_horovod_has_a_row() -> None:
     assert set(hvd.__all__) <= listed
 
 
-@pytest.mark.parametrize("page", [DEFECTS, "from-horovod.md"])
+@pytest.mark.parametrize("page", [DEFECTS, DEFECTS_OF_BAGUA, "from-horovod.md"])
 def test_tests_that_are_named_exist(page: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text_of(page))
     assert named
