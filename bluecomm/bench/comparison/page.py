@@ -21,7 +21,7 @@ _INTRODUCTION = """\
 # Results
 
 This page compares the losses that algorithms reach with the same number of samples, and
-the bytes that they send for it.
+the bytes{and_time} that they need for it.
 `python -m bluecomm.bench compare` measured it ([benchmark.md](benchmark.md#compare));
 [methods.md](methods.md) describes the algorithms.
 
@@ -64,7 +64,7 @@ def write_page(found: Comparison, path: Path, pictures: Mapping[str, Path]) -> N
     """
     links = links_of(found)
     parts = [
-        _INTRODUCTION
+        _INTRODUCTION.format(and_time=" and the time" if links else "")
         + (_LINKS.format(reference=REFERENCE) if links else _NO_LINKS)
         + _RATES.format(
             reference=REFERENCE,
