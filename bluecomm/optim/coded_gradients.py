@@ -107,7 +107,7 @@ class CodedGradients:
     def not_finite(self) -> Iterator[str]:
         """Name the gradients that some ranks have sent as infinities or NaN.
 
-        Those that are finite by now, because the user has changed them, are left out.
+        It leaves out gradients that are finite now because the user has changed them.
         """
         for position, ranks in self._not_finite.items():
             slot = self._bucket.slots[position]
