@@ -13,8 +13,8 @@ from bfrun.wording import count
 from bluecomm.data.convert import convert, open_source
 from bluecomm.data.corrupted_file import CorruptedFileError
 from bluecomm.data.recordio.compressors import COMPRESSORS
-from bluecomm.data.recordio.index import load_chunks, write_index
-from bluecomm.data.recordio.scan import scan_headers, scan_intact
+from bluecomm.data.recordio.index import load_chunks, load_intact, write_index
+from bluecomm.data.recordio.scan import scan_headers
 from bluecomm.data.tar.sample_index import scan_tar
 
 _SHOWN_BYTES = 60
@@ -114,7 +114,7 @@ def _intact_samples(path: str) -> tuple[int, list[CorruptedFileError]]:
     if path.endswith(".tar"):
         samples, error = scan_tar(path)
         return len(samples), [] if error is None else [error]
-    chunks, damage = scan_intact(path)
+    chunks, damage = load_intact(path)
     return sum(chunk.records for chunk in chunks), damage
 
 

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 
 from bluecomm.data.corrupted_file import CorruptedFileError
 from bluecomm.data.file_names import FileNames, file_names
-from bluecomm.data.recordio.index import load_chunks
-from bluecomm.data.recordio.scan import ChunkLocation, read_chunk, scan_intact
+from bluecomm.data.recordio.index import load_chunks, load_intact
+from bluecomm.data.recordio.scan import ChunkLocation, read_chunk
 
 
 class RecordIODataset(Dataset[Any]):
@@ -81,7 +81,7 @@ class RecordIODataset(Dataset[Any]):
     def _load(self, name: str, on_corrupt: str) -> list[ChunkLocation]:
         if on_corrupt == "raise":
             return load_chunks(name)
-        chunks, damage = scan_intact(name)
+        chunks, damage = load_intact(name)
         self.damage += damage
         return chunks
 

@@ -157,11 +157,9 @@ def test_a_truncated_file_loses_its_last_chunks_only(
     dataset = RecordIODataset(path, on_corrupt="skip")
     assert list(dataset) == records[: sum(chunk.records for chunk in whole)]
     end = whole[-1].end if whole else 0
-    if end == length:
-        assert not dataset.damage
-    else:
-        with pytest.raises(CorruptedFileError, match=rf"at byte {end}: .*the file"):
-            RecordIODataset(path)
+    assert [one.offset for one in dataset.damage] == [end]
+    with pytest.raises(CorruptedFileError, match=rf"at byte {end}: .*the file"):
+        RecordIODataset(path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_a_changed_checksum_is_named(tmp_path):
 def test_an_index_of_another_file_is_noticed(tmp_path):
     """It is ignored if the size differs; if the size is the same, a header differs."""
     path = write(tmp_path / "a", [b"123", b"4567"], chunk_nbytes=1)
-    other = write(tmp_path / "b", [b"123", b"4567", b""], chunk_nbytes=1)
+    other = write(tmp_path / "b", [b"12", b"34567", b""], chunk_nbytes=1)
     os.replace(index_path(other), index_path(path))
     assert list(RecordIODataset(path)) == [b"123", b"4567"]
     write_index(str(path), scan_headers(str(path)))
@@ -211,6 +209,21 @@ def test_an_index_of_another_file_is_noticed(tmp_path):
     dataset = RecordIODataset(path)
     with pytest.raises(CorruptedFileError, match="has changed since it was indexed"):
         dataset[0]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_file_that_ends_between_chunks_of_its_index_is_truncated(tmp_path, kept):
+    path = write(tmp_path / "a", [b"12", b"345", b"6"], chunk_nbytes=1)
+    end = scan_headers(str(path))[kept].offset
+    os.truncate(path, end)
+    text = f"at byte {end}: the file ends here, and its index lists {3 - kept} more"
+    with pytest.raises(CorruptedFileError, match=text):
+        RecordIODataset(path)
+    dataset = RecordIODataset(path, on_corrupt="skip")
+    assert list(dataset) == [b"12"][:kept]
+    assert [one.offset for one in dataset.damage] == [end]
+    os.unlink(index_path(path))
+    assert list(RecordIODataset(path)) == [b"12"][:kept]
 
 
 @pytest.mark.parametrize("damage", [b"", b"1234", b"BCRIOIX1" + b"\0" * 20])
