@@ -55,7 +55,7 @@ _RUNNING: weakref.WeakSet[CacheServer] = weakref.WeakSet()
 
 
 @dataclasses.dataclass(eq=False)
-class _Asker:
+class _Client:
     """A connection from a process of this rank.
 
     Attributes:
@@ -73,13 +73,13 @@ class _Asked:
 
     Attributes:
         message: The request.
-        asker: The process that waits for the answer.
+        client: The process that waits for the answer.
         rank: The rank that is asked.
         until_s: When the rank has taken too long.
     """
 
     message: CacheMessage
-    asker: _Asker
+    client: _Client
     rank: int = -1
     until_s: float = float("inf")
 
@@ -167,52 +167,52 @@ class CacheServer:
             connection.close()
             return
         connection.setblocking(False)
-        asker = _Asker(connection)
-        self._loop.add(connection, functools.partial(self._read, asker))
+        client = _Client(connection)
+        self._loop.add(connection, functools.partial(self._read, client))
 
-    def _read(self, asker: _Asker) -> None:
+    def _read(self, client: _Client) -> None:
         try:
-            message, value = receive_packet(asker.connection)
+            message, value = receive_packet(client.connection)
         except OSError:
-            self._forget(asker)
+            self._forget(client)
             return
         if message.kind in (Kind.FIND, Kind.CLAIM):
-            self._ask(_Asked(message, asker))
+            self._ask(_Asked(message, client))
         else:
-            self._end_claim(asker, message, value)
+            self._end_claim(client, message, value)
 
-    def _forget(self, asker: _Asker) -> None:
+    def _forget(self, client: _Client) -> None:
         """End the claims of a process that has closed its connection."""
-        self._loop.remove(asker.connection)
-        for key in list(asker.claims):
-            self._end_claim(asker, CacheMessage(Kind.RELEASE, key=key), None)
+        self._loop.remove(client.connection)
+        for key in list(client.claims):
+            self._end_claim(client, CacheMessage(Kind.RELEASE, key=key), None)
 
     def _end_claim(
-        self, asker: _Asker, message: CacheMessage, value: mmap.mmap | None
+        self, client: _Client, message: CacheMessage, value: mmap.mmap | None
     ) -> None:
         """Pass KEEP or RELEASE on to the rank that has agreed to the claim."""
-        rank = asker.claims.pop(message.key, None)
+        rank = client.claims.pop(message.key, None)
         if rank not in self._machines.ranks_left:
             rank = self._machines.server_of(self._machines.owner_of(message.key))
         message = message._replace(number=next(self._numbers))
         if message.kind is Kind.KEEP:
             until_s = time.monotonic() + ANSWER_LIMIT_S + VALUE_LIMIT_S
-            self._asked[message.number] = _Asked(message, asker, rank, until_s)
+            self._asked[message.number] = _Asked(message, client, rank, until_s)
         else:
-            self._tell(asker, message.answer(Kind.DONE))
+            self._tell(client, message.answer(Kind.DONE))
         self._send(rank, message, value)
 
-    def _tell(self, asker: _Asker, message: CacheMessage, fd: int = -1) -> None:
+    def _tell(self, client: _Client, message: CacheMessage, fd: int = -1) -> None:
         """Answer a process, unless it has gone."""
-        if self._loop.has(asker.connection):
+        if self._loop.has(client.connection):
             with contextlib.suppress(OSError):
-                send_packet(asker.connection, message, fd)
+                send_packet(client.connection, message, fd)
 
     # -- requests to other servers ----------------------------------------------------
 
     def _ask(self, asked: _Asked) -> None:
         """Pass a request on to the owner of its key, unless the process has gone."""
-        if not self._loop.has(asked.asker.connection):
+        if not self._loop.has(asked.client.connection):
             return
         if asked.message.kind is Kind.KEEP:
             self._give_up(asked)
@@ -244,20 +244,20 @@ class CacheServer:
                 # No process waits for the claim any more, so none would end it.
                 self._send(rank, CacheMessage(Kind.RELEASE, key=answer.key))
         elif answer.kind is Kind.LOAD:
-            self._pass_claim_on(rank, answer, asked.asker)
+            self._pass_claim_on(rank, answer, asked.client)
         else:
-            self._tell(asked.asker, answer)
+            self._tell(asked.client, answer)
 
-    def _pass_claim_on(self, rank: int, answer: CacheMessage, asker: _Asker) -> None:
+    def _pass_claim_on(self, rank: int, answer: CacheMessage, client: _Client) -> None:
         """Let a process load, or end its claim if it has gone."""
-        asker.claims[answer.key] = rank
-        if not self._loop.has(asker.connection):
+        client.claims[answer.key] = rank
+        if not self._loop.has(client.connection):
             release = CacheMessage(Kind.RELEASE, key=answer.key)
-            self._end_claim(asker, release, None)
+            self._end_claim(client, release, None)
             return
         is_own = self._machines.machine_of[rank] == self._machines.own
         kind = Kind.LOAD_HERE if is_own else Kind.LOAD
-        self._tell(asker, answer._replace(kind=kind))
+        self._tell(client, answer._replace(kind=kind))
 
     def _receive_found(
         self, rank: int, answer: CacheMessage, asked: _Asked | None
@@ -274,7 +274,7 @@ class CacheServer:
         def finish(is_received: bool) -> None:
             try:
                 if asked is not None and is_received:
-                    self._tell(asked.asker, answer, fd)
+                    self._tell(asked.client, answer, fd)
                 elif asked is not None:
                     self._ask(asked)
             finally:
@@ -302,7 +302,7 @@ class CacheServer:
     def _give_up(self, asked: _Asked) -> None:
         """Let a process load what this server cannot find."""
         kind = _WITHOUT_OWNER[asked.message.kind]
-        self._tell(asked.asker, asked.message.answer(kind))
+        self._tell(asked.client, asked.message.answer(kind))
 
     def _ask_again(self, some: list[_Asked]) -> None:
         for asked in some:
