@@ -42,7 +42,7 @@ class Asker:
         self,
         *,
         finished: list[int],
-        want: int = 0,
+        wants: bool = False,
         round_number: int | None = None,
     ) -> LedgerReply:
         """Send a request, and return the reply."""
@@ -56,7 +56,7 @@ class Asker:
             "holder": self._cell.holder,
             "number": self._next_number(),
             "finished": finished,
-            "want": want,
+            "wants": wants,
             "round": round_number,
             "ranks": self._cell.ranks(),
             "batch_size": self._batch_size,

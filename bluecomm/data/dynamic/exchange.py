@@ -19,9 +19,9 @@ class LedgerRequest(_RequestHead, total=False):
         holder: Name of the rank as long as its process lives.
         number: Number of the request, from 1. A repeated request has the same number.
         finished: Leases whose records the rank has used.
-        want: Number of leases that the rank asks for.
-        round: Number of the step for which it wants the first lease; further leases are
-            for the steps after it. None if ranks may make different numbers of steps.
+        wants: Whether the rank asks for a lease.
+        round: Number of the step for which it wants the lease. None if ranks may make
+            different numbers of steps.
         ranks: Number of living ranks.
         batch_size: Records of a lease.
         lost: Holders that do not live any more.
@@ -31,7 +31,7 @@ class LedgerRequest(_RequestHead, total=False):
     """
 
     finished: list[int]
-    want: int
+    wants: bool
     round: int | None
     ranks: int
     batch_size: int
@@ -58,12 +58,12 @@ class LedgerAnswer(TypedDict):
     """The part of a reply that is the same when a request is repeated.
 
     Attributes:
-        granted: Leases, in the order of the steps.
+        granted: The lease, or None.
         refused: Leases that the rank reports as finished, but that had returned before.
             Their records count for other ranks.
     """
 
-    granted: list[Lease]
+    granted: Lease | None
     refused: list[int]
 
 

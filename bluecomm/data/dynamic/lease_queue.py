@@ -196,12 +196,12 @@ class LeaseQueue:
                 return not self._is_closing
             finished, self._finished = self._finished, []
             asked, number = self._asked, self._granted
-            want = 0 if self._ready or self._is_closing else 1
+            wants = not (self._ready or self._is_closing)
             is_last = self._is_closing
             self._has_time = False
         reply = self._asker.ask(
             finished=finished,
-            want=want,
+            wants=wants,
             round_number=number if self._in_rounds else None,
         )
         if reply["refused"]:
@@ -218,9 +218,10 @@ class LeaseQueue:
             return False
         with self._changed:
             self._last = reply
-            self._ready.extend(reply["granted"])
-            self._granted += len(reply["granted"])
-            self._is_dry = want > 0 and not reply["granted"]
+            if reply["granted"] is not None:
+                self._ready.append(reply["granted"])
+                self._granted += 1
+            self._is_dry = wants and reply["granted"] is None
             self._is_over = self._is_dry and reply["is_over"]
             self._answered = asked
             self._changed.notify_all()

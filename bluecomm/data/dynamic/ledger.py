@@ -141,7 +141,7 @@ class RecordLedger:
     def _holder(self, name: str) -> HolderState:
         fresh: HolderState = {
             "number": 0,
-            "answer": {"granted": [], "refused": []},
+            "answer": {"granted": None, "refused": []},
             "counted": 0,
             "round": 0,
             "has_left": False,
@@ -181,27 +181,20 @@ class RecordLedger:
                 state["ended"] += 1
                 state["free"] = union(state["free"], lease["intervals"])
 
-    def _grant(self, request: LedgerRequest) -> list[Lease]:
-        granted: list[Lease] = []
+    def _grant(self, request: LedgerRequest) -> Lease | None:
+        if not request.get("wants"):
+            return None
         number = request.get("round")
-        for step in range(request.get("want", 0)):
-            if number is None:
-                lease = self._grant_one(request)
-            else:
-                lease = self._grant_in_round(request, number + step)
-            if lease is None:
-                break
-            granted.append(lease)
-        return granted
+        if number is None:
+            return self._grant_at_will(request)
+        return self._grant_in_round(request, number)
 
-    def _grant_one(self, request: LedgerRequest) -> Lease | None:
+    def _grant_at_will(self, request: LedgerRequest) -> Lease | None:
         """Grant a lease for a step of the rank's own, unless it holds enough."""
         state, name, size = self.state, request["holder"], request["batch_size"]
         total = sum(each["counted"] for each in state["holders"].values())
-        part, whole = (
-            self._holder(name)["counted"] + size,
-            total + request["ranks"] * size,
-        )
+        part = self._holder(name)["counted"] + size
+        whole = total + request["ranks"] * size
         ahead = (count(state["free"]) * part // (size * whole) + 1) // 2
         held = sum(each["holder"] == name for each in state["leases"].values())
         return self._lease(name, size, None) if held <= ahead else None

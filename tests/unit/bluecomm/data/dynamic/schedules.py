@@ -71,13 +71,13 @@ class Member:
         self.last = None
         self.seen = {}
 
-    def request(self, want):
+    def request(self, wants):
         self.number += 1
         request = {
             "holder": self.name,
             "number": self.number,
             "finished": self.finished,
-            "want": want,
+            "wants": wants,
             "round": None if self.world.uneven else self.asked,
             "ranks": self.world.living(),
             "batch_size": self.world.batch_size,
@@ -92,8 +92,9 @@ class Member:
             for part in ("granted", "refused"):
                 assert repeated[part] == reply[part]
         self.seen = reply["holding"]
-        self.queue += reply["granted"]
-        self.asked += len(reply["granted"])
+        if reply["granted"] is not None:
+            self.queue.append(reply["granted"])
+            self.asked += 1
         return reply
 
     def step(self):
@@ -103,7 +104,7 @@ class Member:
         if self.in_use is not None and self.in_use["id"] is not None:
             self.finished.append(self.in_use["id"])
         self.in_use = None
-        reply = self.request(0 if self.queue else 1)
+        reply = self.request(not self.queue)
         if self.queue:
             self.in_use = self.queue.pop(0)
             self.steps += 1
@@ -159,7 +160,7 @@ class Schedule:
             dead = [one.name for one in self.members if one.is_dead]
             self.known_lost = sorted({*self.known_lost, *dead})
         elif drawn < 0.4:
-            member.request(self.random.randrange(4))
+            member.request(self.random.random() < 0.75)
         else:
             member.step()
 

@@ -315,7 +315,7 @@ class _OverMeanwhile(LocalCell):
                     lambda: self.queue._asked > 1, DEADLINE_S
                 )
             other = {"holder": "1", "ranks": 2, "batch_size": 1, "lost": ["0"]}
-            lease = super().call({**other, "number": 1, "want": 1})["granted"][0]
+            lease = super().call({**other, "number": 1, "wants": True})["granted"]
             super().call({**other, "number": 2, "finished": [lease["id"]]})
         return super().call(request)
 
@@ -398,7 +398,7 @@ def test_a_silent_rank_loses_its_leases_after_a_while(caplog):
     other.__dict__.update(cell.__dict__)
     other.holder = "1"
     silent, observer = Asker(cell, 2, 30.0, clock), Asker(other, 2, 30.0, clock)
-    lease = silent.ask(finished=[], want=1)["granted"][0]
+    lease = silent.ask(finished=[], wants=True)["granted"]
     assert observer.ask(finished=[])["holding"] == {"0": 1}
     clock.now = 30.0
     assert observer.ask(finished=[])["holding"] == {"0": 1}

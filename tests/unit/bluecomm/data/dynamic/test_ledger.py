@@ -75,25 +75,26 @@ def request(holder, number, **parts):
 def test_a_slow_rank_holds_nothing_at_the_end():
     """It has finished 1 of 10 records, so the others finish the last 5 earlier."""
     ledger = RecordLedger.begin(17)
-    ledger.apply(request("fast", 1, want=1))
+    ledger.apply(request("fast", 1, wants=True))
     for number in range(2, 11):
-        ledger.apply(request("fast", number, want=1, finished=[number - 1]))
-    ledger.apply(request("slow", 1, want=1))
-    ledger.apply(request("slow", 2, want=1, finished=[11]))
+        ledger.apply(request("fast", number, wants=True, finished=[number - 1]))
+    ledger.apply(request("slow", 1, wants=True))
+    ledger.apply(request("slow", 2, wants=True, finished=[11]))
     assert ledger.state["free"] == [[12, 17]]
-    assert ledger.apply(request("slow", 3, want=5))["granted"] == []
-    assert len(ledger.apply(request("fast", 11, want=5))["granted"]) == 2
+    assert ledger.apply(request("slow", 3, wants=True))["granted"] is None
+    replies = [ledger.apply(request("fast", 11 + i, wants=True)) for i in range(3)]
+    assert [reply["granted"] is None for reply in replies] == [False, False, True]
 
 
 def test_a_silent_rank_that_has_asked_again_keeps_its_leases():
     ledger = RecordLedger.begin(4)
-    lease = ledger.apply(request("a", 1, want=1))["granted"][0]
+    lease = ledger.apply(request("a", 1, wants=True))["granted"]
     seen = ledger.apply(request("b", 1))["holding"]
     assert seen == {"a": 1}
     ledger.apply(request("a", 2))
     ledger.apply(request("b", 2, silent=seen))
     assert ledger.apply(request("a", 3, finished=[lease["id"]]))["refused"] == []
-    lease = ledger.apply(request("a", 4, want=1))["granted"][0]
+    lease = ledger.apply(request("a", 4, wants=True))["granted"]
     ledger.apply(request("b", 3, silent={"a": 4, "unknown": 0}))
     reply = ledger.apply(request("a", 5, finished=[lease["id"]]))
     assert reply["refused"] == [lease["id"]]
@@ -102,21 +103,16 @@ def test_a_silent_rank_that_has_asked_again_keeps_its_leases():
 
 def test_a_rank_that_leaves_returns_its_leases_and_keeps_none_from_others():
     ledger = RecordLedger.begin(4)
-    first = ledger.apply(request("a", 1, want=2, round=0))["granted"]
-    assert [lease["intervals"] for lease in first] == [[[0, 1]], [[1, 2]]]
-    ledger.apply(request("a", 2, leaves=True))
-    granted = ledger.apply(request("b", 1, want=4, round=0))["granted"]
-    assert [lease["intervals"] for lease in granted] == [
-        [[0, 1]],
-        [[1, 2]],
-        [[2, 3]],
-        [[3, 4]],
-    ]
+    for holder, steps in (("a", 2), ("b", 4)):
+        for step in range(steps):
+            asked = request(holder, step + 1, wants=True, round=step)
+            assert ledger.apply(asked)["granted"]["intervals"] == [[step, step + 1]]
+        ledger.apply(request(holder, steps + 1, leaves=True))
 
 
 @pytest.mark.parametrize("uneven", [True, False])
 def test_an_epoch_without_records_is_over_at_once(uneven):
     ledger = RecordLedger.begin(0)
-    reply = ledger.apply(request("a", 1, want=1, round=None if uneven else 0))
+    reply = ledger.apply(request("a", 1, wants=True, round=None if uneven else 0))
     assert reply["is_over"]
-    assert reply["granted"] == []
+    assert reply["granted"] is None

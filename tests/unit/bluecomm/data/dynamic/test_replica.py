@@ -43,7 +43,7 @@ class Rank:
             return
         self.number += 1
         request = {"holder": str(self.rank), "number": self.number}
-        request |= {"want": 1, "batch_size": 3, "ranks": len(self.replica.living)}
+        request |= {"wants": True, "batch_size": 3, "ranks": len(self.replica.living)}
         request["lost"] = [str(rank) for rank in self.world.gone[: self.known]]
         request["finished"] = [lease["id"] for lease in self.held]
         self.waits = True
@@ -56,7 +56,7 @@ class Rank:
         for lease in self.held:
             if lease["id"] not in reply["refused"]:
                 self.counted.update(positions(lease))
-        self.held = reply["granted"]
+        self.held = [] if reply["granted"] is None else [reply["granted"]]
         for lease in self.held:
             self.used.update(positions(lease))
         self.is_over = reply["is_over"]
@@ -273,7 +273,7 @@ def test_a_long_pass_is_kept_beside_many_short_ones(size):
     replicas = [replica_of(rank) for rank in range(size)]
 
     def ask(name, number, length):
-        request = {"holder": str(size - 1), "number": number, "want": 1}
+        request = {"holder": str(size - 1), "number": number, "wants": True}
         request |= {"batch_size": 1, "ranks": size, "round": number - 1}
         begin = RecordLedger.begin(length).state
         replicas[-1].ask(name, request, begin)
@@ -282,7 +282,7 @@ def test_a_long_pass_is_kept_beside_many_short_ones(size):
                 if messages:
                     source, data = messages.popleft()
                     replicas[rank].take(source, decode(data))
-        return replies.pop()["granted"][0]["intervals"]
+        return replies.pop()["granted"]["intervals"]
 
     passes = 2 * _MOST_LEDGERS
     for number in range(passes):

@@ -59,7 +59,7 @@ def finish(cells):
     used = []
     for cell in cells:
         request = {"holder": cell.holder, "ranks": 2, "batch_size": 2}
-        (lease,) = cell.call({**request, "number": 1, "want": 1})["granted"]
+        lease = cell.call({**request, "number": 1, "wants": True})["granted"]
         used += lease["intervals"]
         reply = cell.call({**request, "number": 2, "finished": [lease["id"]]})
     return used, reply
@@ -117,7 +117,7 @@ def test_a_store_that_has_stopped_holds_nobody(open_cells, monkeypatch):
     store = StoppedStore()
     monkeypatch.setattr(store_cell, "PrefixStore", lambda prefix, store: store)
     cell = open_cells(store)[1]
-    request = {"holder": cell.holder, "ranks": 2, "batch_size": 2, "want": 1}
+    request = {"holder": cell.holder, "ranks": 2, "batch_size": 2, "wants": True}
     assert cell.call({**request, "number": 1})["granted"]
     cell.deadline_s = 0.01
     text = r"rank 1 cannot reach the ledger pass in the store .*: no answer within 0.01"
