@@ -1,8 +1,9 @@
 """One rank's part in keeping the ledgers, without communication.
 
 docs/dynamic-partition.md has the messages and the states. The living ranks know in
-which order ranks have gone. The number of those is the *view*; the lowest rank that is
-left is the view's *server*, and the next one its *backup*.
+which order ranks have gone. The number of those is the ledger view, *view* for short.
+The lowest rank that is left is its ledger server (*server*), and the next one its
+ledger backup (*backup*).
 """
 
 from __future__ import annotations
