@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from bluecomm.data.shared_count import SharedCount
 from bluecomm.data.stores.names import make_store
 from bluecomm.data.stores.store import MISSING, SampleStore
 from bluecomm.data.world import data_world
@@ -47,8 +48,6 @@ class CachedDataset(Dataset[Any]):
     Attributes:
         hits: Samples that this process has read from the cache.
         misses: Samples that this process has loaded.
-        failures: Calls of the store that failed in this process. The first one is
-            reported as a warning.
 
     Raises:
         ValueError: No store has this name, another dataset uses the store, or the
@@ -80,7 +79,8 @@ class CachedDataset(Dataset[Any]):
                 "CachedDataset: another dataset uses this store, and would get the "
                 "samples of this one; make a store for each dataset"
             )
-        self.hits = self.misses = self.failures = 0
+        self.hits = self.misses = 0
+        self._failures = SharedCount()
         self._no_reads_until = 0.0
         self._no_writes_until = 0.0
         kind = type(dataset)
@@ -94,6 +94,14 @@ class CachedDataset(Dataset[Any]):
             data_world(), self._length, json.dumps(identity, sort_keys=True)
         )
         _in_use.add(self._store)
+
+    @property
+    def failures(self) -> int:
+        """Calls of the store that failed in this process and its workers.
+
+        The first one is reported as a warning.
+        """
+        return self._failures.value
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return the fingerprint of the dataset, or an empty one."""
@@ -160,10 +168,10 @@ class CachedDataset(Dataset[Any]):
 
     def _report(self, what: str, error: Exception) -> None:
         """Warn of the first failure."""
-        self.failures += 1
-        if self.failures == 1:
+        if self._failures.add():
+            reason = str(error).rstrip(".")
             warnings.warn(
-                f"CachedDataset: {what}: {error}. Training goes on, and such samples "
+                f"CachedDataset: {what}: {reason}. Training goes on, and such samples "
                 "are loaded each time; later failures are counted in `failures`",
                 stacklevel=4,
             )

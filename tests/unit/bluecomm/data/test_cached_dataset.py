@@ -177,6 +177,33 @@ def test_a_store_that_fails_is_reported_once_and_tried_later(
     assert counted.loaded() == [1] * 4
 
 
+class Unreachable(Failing):
+    """Fails in each process."""
+
+    def get(self, key):
+        raise OSError("cannot reach it.")
+
+
+class Reporting(CachedDataset):
+    """Returns as samples how many warnings reading the wrapped samples has caused."""
+
+    def __getitem__(self, index):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            super().__getitem__(index)
+        assert all("it. Training goes on" in str(one.message) for one in caught)
+        return len(caught)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_report_a_store_that_fails_once_in_all_epochs(context):
+    dataset = Reporting(range(4), Unreachable())
+    # One worker at a time, because two that fail at the same moment may both report.
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context=context)
+    assert sum(sum(loader) + sum(loader)) == 1
+    assert dataset.failures == 2
+
+
 def test_samples_that_cannot_be_kept_are_reported_once(counted):
     class Functions(Counted):
         def __getitem__(self, index):
