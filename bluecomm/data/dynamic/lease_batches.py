@@ -7,16 +7,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
-import numpy as np
-
 from bluecomm.data.dynamic.asker import Asker
 from bluecomm.data.dynamic.cells import open_cell, serve_ledgers
 from bluecomm.data.dynamic.exchange import Lease
 from bluecomm.data.dynamic.intervals import Intervals, count
 from bluecomm.data.dynamic.lease_queue import LeaseQueue
+from bluecomm.data.dynamic.lease_records import LeaseRecords
 from bluecomm.data.dynamic.ledger import RecordLedger
 from bluecomm.data.facts import dataset_facts, differences
-from bluecomm.data.permutation import Indices, Permutation
+from bluecomm.data.permutation import Permutation
 from bluecomm.data.world import check_same, data_world
 
 _USER = "DataLoader"
@@ -71,7 +70,6 @@ class LeaseBatches:
         self._lease_s = lease_s
         self._facts = {"seed": seed, "shuffle": shuffle}
         self._dataset = dataset_facts(dataset)
-        self._order: Permutation | None = None
         # The positions that count before the next pass, or since the last one.
         self._done: Intervals = []
         # The number of those that count at the end of the last pass.
@@ -83,6 +81,7 @@ class LeaseBatches:
         self._passes = 0
         self._world = data_world()
         self._queue: LeaseQueue | None = None
+        self._records: LeaseRecords | None = None
         # Whether this rank knows that the others are in the same epoch.
         self._is_same_epoch = False
         self._ahead: deque[Lease] = deque()
@@ -165,7 +164,10 @@ class LeaseBatches:
         self._agree()
         self._passes += 1
         self._is_same_epoch = False
-        self._order = Permutation(self._length, self._facts["seed"], self.epoch)
+        order = None
+        if self._facts["shuffle"]:
+            order = Permutation(self._length, self._facts["seed"], self.epoch)
+        self._records = LeaseRecords(self._length, self._batch_size, self._world, order)
         initial = RecordLedger.begin(self._length, self._done, self.epoch).state
         cell = open_cell(self._world, f"{self._token}.{self._passes}", initial)
         self._queue = LeaseQueue(
@@ -209,9 +211,10 @@ class LeaseBatches:
     def take(self) -> int:
         """Note that the program takes the next batch, and return its length."""
         assert self._queue is not None
+        assert self._records is not None
         self._in_use = self._ahead.popleft()
         self._queue.prefetch()
-        return len(self._positions(self._in_use))
+        return self._records.count(self._in_use)
 
     def end(self) -> None:
         """End the pass, and give back what the program has not used."""
@@ -245,22 +248,9 @@ class LeaseBatches:
     def _to_batch(self, lease: Lease | None) -> list[int] | None:
         if lease is None:
             return None
+        assert self._records is not None
         self._ahead.append(lease)
-        positions = self._positions(lease)
-        if self._facts["shuffle"]:
-            assert self._order is not None
-            positions = self._order.at(positions)
-        batch: list[int] = positions.tolist()
-        return batch
-
-    def _positions(self, lease: Lease) -> Indices:
-        """Return the positions of a lease, or those that it repeats."""
-        if lease["id"] is not None:
-            return np.concatenate([np.arange(*each) for each in lease["intervals"]])
-        assert lease["round"] is not None
-        step = lease["round"] * self._world.size + self._world.rank
-        first = step * self._batch_size
-        return np.arange(first, first + self._batch_size) % self._length
+        return self._records.batch(lease)
 
 
 class _Pulls(Iterator[list[int]]):
