@@ -14,7 +14,7 @@ from bluecomm.basics import is_initialized
 from bluecomm.data.cores import worker_count
 from bluecomm.data.loader_arguments import check_arguments, make_source
 from bluecomm.data.permutation import mix
-from bluecomm.data.progress_bar import Advance, progress_bar
+from bluecomm.data.progress import Advance, show_progress
 from bluecomm.data.stateful_batch_sampler import StatefulBatchSampler
 from bluecomm.data.world import data_world
 from bluecomm.runtime import current_communicator
@@ -64,8 +64,9 @@ class DataLoader(TorchDataLoader[Any]):
             that is silent are leased to others. Default: 30.
         num_workers: Number of worker processes. Default: see above.
         pin_memory: Whether to copy tensors into pinned memory. Default: see above.
-        progress: Whether rank 0 shows a progress bar on its terminal, with the samples
-            per second of all ranks.
+        progress: Whether rank 0 shows a progress bar with the samples per second of all
+            ranks. If its standard error is no terminal, such as with ``bfrun``, it
+            prints a line every 10 s and at the end of an epoch.
         options: Further arguments of torch's loader.
 
     Raises:
@@ -174,7 +175,7 @@ class DataLoader(TorchDataLoader[Any]):
         is_shown = self._progress and world.rank == 0
         number = self._passes
         try:
-            with progress_bar(self.epoch, steps, world.size, is_shown) as advance:
+            with show_progress(self.epoch, steps, world.size, is_shown) as advance:
                 yield from self._measured(self._load(), advance)
         finally:
             # Another pass has ended this one when it began.

@@ -1,6 +1,7 @@
 """The loader: states with workers, epochs, seeds, cores and refused arguments."""
 
 import sys
+import time
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from bluecomm.data import (
     LoadBalancingSampler,
 )
 from bluecomm.data.cores import _quota, share_of, worker_count
-from bluecomm.data.progress_bar import describe_rate, progress_bar
+from bluecomm.data.progress import describe_rate, show_progress
 from bluecomm.data.world import DataWorld
 
 
@@ -133,20 +134,33 @@ def test_the_quota_of_a_container(tmp_path):
     assert _quota(file) == 2.5
 
 
-def test_the_progress_bar_shows_rates_on_a_terminal(monkeypatch, capsys):
-    assert describe_rate(100, 2.0, 0.5) == "50 samples/s, waiting for data 25 %"
-    with progress_bar(3, 2, 4, True) as advance:
-        advance(5, 0.0)
-    assert capsys.readouterr().err == ""
+def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
-    with progress_bar(3, 2, 4, False) as advance:
+    with show_progress(3, 2, 4, False) as advance:
         advance(5, 0.0)
     assert capsys.readouterr().err == ""
-    with progress_bar(3, 2, 4, True) as advance:
+    with show_progress(3, 2, 4, True) as advance:
         advance(5, 0.0)
         advance(5, 0.0)
     shown = capsys.readouterr().err
     assert "epoch 3" in shown
     assert "2/2" in shown
     assert "samples/s, waiting for data" in shown
+
+
+def test_progress_is_a_few_lines_elsewhere(monkeypatch, capsys):
+    assert describe_rate(100, 2.0, 0.5) == "50 samples/s, waiting for data 25 %"
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    with show_progress(3, 5, 4, True) as advance:
+        for _ in range(5):
+            now[0] += 4
+            advance(5, 1.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch 3: 3/5 steps, 5 samples/s, waiting for data 25 %",
+        "epoch 3: 5/5 steps, 5 samples/s, waiting for data 25 %",
+    ]
+    with show_progress(3, 0, 4, True):
+        pass
+    assert capsys.readouterr().err == ""
