@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from bluecomm.data.stores.cluster.messages import (
     Kind,
     unpack,
 )
-from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
+from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.recv import post_receive
 from bluecomm.ops.send import send_nonblocking
 from bluecomm.runtime import Communicator, Handle, current_process
@@ -24,8 +25,6 @@ from bluecomm.runtime.world import World
 
 _MESSAGES_TAG = 0
 _FIRST_VALUE_TAG = 1
-# A receive that has waited for so long is replaced by another one.
-_LISTEN_S = 3600.0
 _RETRY_S = 0.2
 # How long a message may take to be sent, and a value to arrive.
 VALUE_LIMIT_S = 30.0
@@ -207,7 +206,7 @@ class EngineRoute(CacheRoute):
         message = torch.empty(MESSAGE_NBYTES, dtype=torch.uint8)
         try:
             self._listening = post_receive(
-                message, None, _MESSAGES_TAG, self._comm, _LISTEN_S
+                message, None, _MESSAGES_TAG, self._comm, math.inf
             )
         except BluecommError:  # the world is suspended, or ends
             self._listen_later()
@@ -225,8 +224,6 @@ class EngineRoute(CacheRoute):
         assert self._inbox is not None
         try:
             rank = handle.wait()
-        except CommunicationTimeout:
-            self._inbox.post(self._listen)
         except Exception:
             # All others are lost, the sender has failed, or the world ends.
             self._inbox.post(self._listen_later)

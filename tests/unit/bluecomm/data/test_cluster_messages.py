@@ -13,7 +13,7 @@ import torch
 
 from bluecomm.data.stores.cluster import local_socket, route, server
 from bluecomm.data.stores.cluster.messages import MESSAGE_NBYTES, CacheMessage, Kind
-from bluecomm.errors import CommunicationTimeout, PeerLostError
+from bluecomm.errors import PeerLostError, SuspendedError
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.data.cluster_network import Network
 from tests.unit.bluecomm.data.forks import fork_until_ready, kill
@@ -82,7 +82,7 @@ class TestEngineRoute:
     def test_a_failed_receive_is_replaced(self, inbox, process):
         made = route.EngineRoute(self.world(), "7")
         made.open(inbox)
-        for error in (CommunicationTimeout("late"), PeerLostError("cancelled")):
+        for error in (SuspendedError("paused"), PeerLostError("cancelled")):
             made._on_message(Mock(wait=Mock(side_effect=error)), None)
         assert len(self.receives) == 3
 
