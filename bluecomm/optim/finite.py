@@ -1,10 +1,13 @@
-"""Whether tensors have infinities or NaN."""
+"""Whether tensors have infinities or NaN, and the error if gradients have them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
+
+from bluecomm.ops.refusal import told
 
 
 def is_finite(values: torch.Tensor) -> bool:
@@ -12,3 +15,23 @@ def is_finite(values: torch.Tensor) -> bool:
     if not values.numel():
         return True
     return math.isfinite(torch.linalg.vector_norm(values, ord=math.inf))
+
+
+def refuse_not_finite(found: Iterable[str], effect: str) -> None:
+    """Raise if gradients are about to be used that are not finite, as all ranks know.
+
+    Args:
+        found: Names of the parameters, with the ranks.
+        effect: The second half of the first sentence: what the algorithm has done.
+
+    Raises:
+        FloatingPointError: There are such gradients.
+    """
+    if names := ", ".join(found):
+        raise told(
+            FloatingPointError(
+                f"DistributedOptimizer: gradients are not finite, {effect}: {names}. "
+                "Scale the loss with torch.amp.GradScaler, which skips such steps, or "
+                "call optimizer.skip_step() on all ranks instead of step()"
+            )
+        )

@@ -13,7 +13,7 @@ from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.failures import Failures
-from bluecomm.optim.finite import is_finite
+from bluecomm.optim.finite import is_finite, refuse_not_finite
 from bluecomm.runtime import Handle
 
 # The state of a parameter's gradient on one rank. 0: there is none.
@@ -84,22 +84,15 @@ class GradientStates:
         Raises:
             FloatingPointError: They are; the text names parameters and ranks.
         """
-        found = [
-            f"{bucket.slots[position].name!r} on {format_ranks(ranks, noun=True)}"
-            for (bucket, position), ranks in self._not_finite.items()
-            if (gradient := bucket.slots[position].parameter.grad) is not None
-            and not is_finite(gradient)
-        ]
-        if found:
-            raise told(
-                FloatingPointError(
-                    f"DistributedOptimizer: gradients are not finite, and "
-                    f"{self._method} would keep them in its momentum: "
-                    f"{', '.join(found)}. Scale the loss with torch.amp.GradScaler, "
-                    "which skips such steps, or call optimizer.skip_step() on all "
-                    "ranks instead of step()"
-                )
-            )
+        refuse_not_finite(
+            (
+                f"{bucket.slots[position].name!r} on {format_ranks(ranks, noun=True)}"
+                for (bucket, position), ranks in self._not_finite.items()
+                if (gradient := bucket.slots[position].parameter.grad) is not None
+                and not is_finite(gradient)
+            ),
+            f"and {self._method} would keep them in its momentum",
+        )
 
     def _agree(self, bucket: Bucket, of_ranks: torch.Tensor) -> None:
         """Change a bucket's gradients by the states of all ranks.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from bfrun.wording import format_ranks
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import refuse, told
@@ -15,6 +16,7 @@ from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
+from bluecomm.optim.finite import is_finite
 from bluecomm.runtime import Handle
 
 # A column is noise if its projections leave at most this share of its norm.
@@ -72,7 +74,8 @@ class LowRankGradients:
         P = orthogonalize(mean_i M_i Q),    Q = mean_i M_i^T P,    M = P Q^T
 
     All ranks get the same ``P`` and ``Q``. Vectors and small matrices are averaged as
-    they are, together with the left factors, and so are the flags of the gradients.
+    they are, together with the left factors, and so are the flags of the gradients,
+    and one flag per rank that says whether its values are finite.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -97,15 +100,18 @@ class LowRankGradients:
                 lefts.append(slot.shape.numel() // columns * rank)
                 rights.append(columns * rank)
         dtype = exchanged_dtype(bucket.dtype)
-        self._lengths = [*lefts, 2 * len(bucket.slots)]
+        self._lengths = [*lefts, 2 * len(bucket.slots), context.comm.size]
         self._left = shared_empty(sum(self._lengths), dtype)
         self._right = shared_empty(sum(rights), dtype)
         self._right_lengths = rights
+        # Whether the means of the last round are finite.
+        self._is_finite = True
 
     def start_left(self) -> Handle[torch.Tensor]:
         """Start the exchange of the left factors, of the gradients in flat memory."""
-        *parts, flags = torch.split(self._left, self._lengths)
+        *parts, flags, senders = torch.split(self._left, self._lengths)
         flags.copy_(self._bucket.gradients.both_flags)
+        senders.zero_()
         for position, part in enumerate(parts):
             values = self._values(position)
             state = self._states.get(position)
@@ -117,6 +123,8 @@ class LowRankGradients:
                 given = given + state.error
             self._inputs[position] = given
             torch.mm(given, state.right, out=part.view(len(given), -1))
+        # A factor is not finite if its gradient is not, and takes less time to search.
+        senders[self._context.comm.rank] = float(not is_finite(self._left))
         return self._start(self._left, "left")
 
     def start_right(self, left: Handle[torch.Tensor]) -> Handle[torch.Tensor]:
@@ -133,6 +141,7 @@ class LowRankGradients:
             refuse(self._context.comm, [("allreduce", name, None)], error)
             raise
         self._check_dense()
+        self._is_finite = is_finite(self._left)
         for position, part in self._rights():
             left_factor = self._left_factor(position)
             orthogonalize(left_factor)
@@ -142,8 +151,9 @@ class LowRankGradients:
     def finish(self) -> None:
         """Hand out the results, once the right factors have come."""
         gradients = self._bucket.gradients
-        *parts, flags = torch.split(self._left, self._lengths)
+        *parts, flags, _ = torch.split(self._left, self._lengths)
         gradients.both_flags.copy_(flags)
+        self._is_finite &= is_finite(self._right)
         rights = dict(self._rights())
         for position, part in enumerate(parts):
             state, values = self._states.get(position), self._values(position)
@@ -159,6 +169,22 @@ class LowRankGradients:
                 self._keep(position, rights[position], result)
         self._inputs.clear()
         gradients.hand_out()
+
+    def not_finite(self) -> Iterator[str]:
+        """Name the gradients that the last round has made infinities or NaN.
+
+        Those that are finite by now, because the user has changed them, are left out.
+        """
+        if self._is_finite:
+            return
+        comm = self._context.comm
+        senders = torch.split(self._left, self._lengths)[-1].nonzero().flatten()
+        ranks = [comm.ranks[member] for member in senders.tolist()]
+        where = f" on {format_ranks(ranks, noun=True)}" if ranks else " in their mean"
+        for slot in self._bucket.slots:
+            gradient = slot.parameter.grad
+            if gradient is not None and not is_finite(gradient):
+                yield f"{slot.name!r}{where}"
 
     def _keep(self, position: int, right: torch.Tensor, result: torch.Tensor) -> None:
         """Keep the right factor and the error of a round for the next one."""
@@ -199,7 +225,8 @@ class LowRankGradients:
     def _check_dense(self) -> None:
         """Raise if a gradient is sparse on some rank."""
         count = len(self._bucket.slots)
-        is_sparse = self._left[-count:].gt(0)
+        flags = torch.split(self._left, self._lengths)[-2]
+        is_sparse = flags[-count:].gt(0)
         if is_sparse.any():
             raise told(
                 sparse_error(

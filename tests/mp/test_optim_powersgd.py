@@ -172,6 +172,33 @@ def infinities():
         assert torch.equal(flat(model), flat(other))
 
 
+def not_finite():
+    """A step that is not finite is an error on all ranks, and changes nothing."""
+    model = make()
+    optimizer = wrap(model, rank=2)
+    step(model, optimizer, 0)
+    before = flat(model)
+    optimizer.zero_grad()
+    hooks = []
+    if bf.rank() > 0:  # a vector on rank 1, and a matrix on rank 2
+        name = ("1.3.bias", "1.3.weight")[bf.rank() - 1]
+        hooks = [model.get_parameter(name).register_hook(lambda g: g * math.inf)]
+    loss_of(model, bf.rank(), 77).backward()
+    for name in ("1.3.bias", "1.3.weight"):
+        text = f"powersgd has spread .*'{name}' on ranks 1-2"
+        with pytest.raises(FloatingPointError, match=text) as found:
+            optimizer.step()
+        assert "'1.1." not in str(found.value)
+    assert torch.equal(flat(model), before)
+    for hook in hooks:
+        hook.remove()
+    optimizer.skip_step()
+    step(model, optimizer, 1)
+    everyone = bf.allgather(flat(model)[None])
+    assert everyone.isfinite().all()
+    assert all(torch.equal(everyone[0], one) for one in everyone)
+
+
 def unused():
     """Gradients of zeros, and none at all, do not stop the iteration."""
     model = nn.ModuleList([nn.Linear(8, 8).double(), nn.Linear(8, 8).double()])
@@ -216,6 +243,7 @@ def everything():
     found = {name: follow(options) for name, options in OPTIONS.items()}
     resume()
     infinities()
+    not_finite()
     unused()
     refuse()
     return found

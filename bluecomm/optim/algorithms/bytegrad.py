@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from bluecomm.compression import MinMaxUInt8
 from bluecomm.ops.reduce_op import Adasum
-from bluecomm.ops.refusal import Operation, told
+from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.coded_gradients import CodedGradients
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.failures import Failures
+from bluecomm.optim.finite import refuse_not_finite
 from bluecomm.optim.machine_gradients import coded_gradients
 from bluecomm.optim.machines import Machines
 from bluecomm.optim.registry import register_algorithm
@@ -73,16 +74,10 @@ class ByteGrad(GradientAveraging):
 
     def before_update(self) -> None:
         super().before_update()
-        found = [text for coded in self._coded.values() for text in coded.not_finite()]
-        if found:
-            raise told(
-                FloatingPointError(
-                    "DistributedOptimizer: gradients are not finite, so bytegrad has "
-                    f"made them NaN on all ranks: {', '.join(found)}. Scale the loss "
-                    "with torch.amp.GradScaler, which skips such steps, or call "
-                    "optimizer.skip_step() on all ranks instead of step()"
-                )
-            )
+        refuse_not_finite(
+            (text for coded in self._coded.values() for text in coded.not_finite()),
+            "so bytegrad has made them NaN on all ranks",
+        )
 
     def follows_backward(self) -> bool:
         # In a world of one the rank's own gradients are the mean.

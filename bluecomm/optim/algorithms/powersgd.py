@@ -13,6 +13,7 @@ from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.failures import Failures
+from bluecomm.optim.finite import refuse_not_finite
 from bluecomm.optim.low_rank_gradients import LowRank, LowRankGradients
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.runtime import Handle
@@ -39,7 +40,9 @@ class PowerSGD(GradientAllreduce):
 
     With a ``GradScaler`` errors are those of scaled gradients, so in the round after
     the scale has changed they count with the earlier scale. A round with a result that
-    is not finite leaves ``E_i`` and ``Q`` as they are.
+    is not finite leaves ``E_i`` and ``Q`` as they are, and a step with it that no
+    ``GradScaler`` skips raises ``FloatingPointError`` on all ranks, before anything
+    changes. The exact rounds are not searched, as with ``gradient_allreduce``.
 
     Args:
         rank: Number of columns of ``P`` and ``Q``.
@@ -156,6 +159,13 @@ class PowerSGD(GradientAllreduce):
                 self._exchanges[bucket].finish()
         failures.raise_first()
         return True
+
+    def before_update(self) -> None:
+        super().before_update()
+        refuse_not_finite(
+            (text for one in self._exchanges.values() for text in one.not_finite()),
+            "so powersgd has spread them to all ranks",
+        )
 
     def _draw(self) -> None:
         """Draw the right factors that a round begins with, unless they are kept."""
