@@ -114,7 +114,7 @@ def too_few(samples: int, ranks: int) -> ValueError:
     """Return the error that not each rank can have a sample."""
     noun = "sample is" if samples == 1 else "samples are"
     return ValueError(
-        f"{samples} {noun} left for {ranks} ranks, so not each of them can have a "
-        "batch; pass pad=True, which repeats samples, or drop_last=True, which leaves "
-        "them out"
+        f"bluecomm.data: {samples} {noun} left for {ranks} ranks, so not each of them "
+        "can have a batch; pass pad=True, which repeats samples, or drop_last=True, "
+        "which leaves them out"
     )

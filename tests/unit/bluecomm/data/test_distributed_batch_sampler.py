@@ -167,7 +167,7 @@ def test_bad_input_is_refused():
         DistributedBatchSampler(range(3), 1, rank=2, num_replicas=2)
     with pytest.raises(ValueError, match="rank=1 and num_replicas=None; pass both"):
         DistributedBatchSampler(range(3), 1, rank=1)
-    with pytest.raises(ValueError, match="1 sample is left for 3 ranks"):
+    with pytest.raises(ValueError, match="data: 1 sample is left for 3 ranks"):
         EqualSteps(Remaining.whole(1), 3, 1, drop_last=False, pad=False)
 
 
