@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import time
 import warnings
@@ -54,7 +55,6 @@ class CachedDataset(Dataset[Any]):
             ranks' datasets differ.
         TypeError: The dataset has no length, or the store has no such option.
         ImportError: The package of the store is not installed.
-        OSError: The store cannot be opened.
         NotInitializedError: ``"cluster"`` needs ``bluecomm.init()``.
     """
 
@@ -90,10 +90,16 @@ class CachedDataset(Dataset[Any]):
             "version": version,
             "fingerprint": self.fingerprint(),
         }
-        self._store.open(
-            data_world(), self._length, json.dumps(identity, sort_keys=True)
-        )
-        _in_use.add(self._store)
+        facts = json.dumps(identity, sort_keys=True)
+        self._is_open = False
+        try:
+            self._store.open(data_world(), self._length, facts)
+        except OSError as error:
+            self._no_reads_until = self._no_writes_until = math.inf
+            self._report("cannot open the store", error)
+        else:
+            self._is_open = True
+            _in_use.add(self._store)
 
     @property
     def failures(self) -> int:
@@ -178,5 +184,7 @@ class CachedDataset(Dataset[Any]):
 
     def close(self) -> None:
         """Release the store. The dataset cannot be used any more."""
-        self._store.close()
-        _in_use.discard(self._store)
+        if self._is_open:
+            self._is_open = False
+            self._store.close()
+            _in_use.discard(self._store)

@@ -177,6 +177,17 @@ def test_a_store_that_fails_is_reported_once_and_tried_later(
     assert counted.loaded() == [1] * 4
 
 
+def test_training_goes_on_without_a_store_that_cannot_be_opened(counted, tmp_path):
+    path = tmp_path / "cache"
+    path.write_text("a file")
+    with pytest.warns(UserWarning, match="cannot open the store: .*File exists"):
+        dataset = CachedDataset(counted, "lmdb", path=path)
+    for _ in range(2):
+        check(dataset[1], 1)
+    assert (dataset.hits, dataset.failures) == (0, 1)
+    dataset.close()
+
+
 class Unreachable(Failing):
     """Fails in each process."""
 
