@@ -1,14 +1,13 @@
 """The samplers in torchdata's StatefulDataLoader, which saves their states itself."""
 
 import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from bluecomm.data import (
     DistributedBatchSampler,
     LoadBalancingBatchSampler,
     LoadBalancingSampler,
 )
-
-torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
 # torchdata 0.11 calls it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*set_vital.*is deprecated")
@@ -36,9 +35,7 @@ def samples():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_epoch_is_resumed(make, workers):
     def load(state=None):
-        loader = torchdata.StatefulDataLoader(
-            range(LENGTH), **make(), num_workers=workers
-        )
+        loader = StatefulDataLoader(range(LENGTH), **make(), num_workers=workers)
         if state is not None:
             loader.load_state_dict(state)
         return loader
