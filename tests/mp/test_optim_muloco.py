@@ -19,7 +19,9 @@ pytestmark = [
     ),
 ]
 
-RANKS, STEPS, HALF = 4, 150, 70
+# The numbers of the page.
+EVERY, RATE, MOMENTUM = 20, 0.7, 0.6
+RANKS, STEPS, HALF = 4, 160, 70
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
 
 
@@ -29,13 +31,17 @@ def recipe():
     return code
 
 
-def make():
-    """Return a model and the optimizers that the page makes."""
+def make_model():
     torch.manual_seed(1)
-    model = nn.Sequential(
+    return nn.Sequential(
         *(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()),
         nn.Linear(32, CLASSES),
     )
+
+
+def make():
+    """Return a model and the optimizers that the page makes."""
+    model = make_model()
     names = {"torch": torch, "bf": bf, "model": model}
     exec(recipe(), names)
     return model, names["optimizers"]
@@ -91,3 +97,74 @@ def test_the_recipe_trains_resumes_and_keeps_ranks_equal():
         assert torch.equal(straight, ranks[0][1])
         assert kinds == ["Muon", "AdamW"]
         assert numbers == [2, 4]
+
+
+# -- beside a plain program ------------------------------------------------------------
+
+# The mean of two numbers has the same bits in any order.
+PAIR, ROUNDS = 2, 2
+
+
+def fill_gradients(model, rank, step):
+    """Set the gradients of ``(x - target)^2 / 2``, with targets of this rank's own.
+
+    They are elementwise, so their bits do not depend on where parameters lie in memory.
+    """
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    for x in model.parameters():
+        x.grad = x.detach() - torch.randn(x.shape, generator=generator)
+
+
+class Plain:
+    """The two ranks in one process: torch's optimizers, and the formula of DiLoCo."""
+
+    def __init__(self):
+        self.models = [make_model() for _ in range(PAIR)]
+        self.inner = [inner_optimizers(model) for model in self.models]
+        self.p = [x.detach().clone() for x in self.models[0].parameters()]
+        self.m = [torch.zeros_like(x) for x in self.p]
+
+    def step(self, number):
+        for rank, model in enumerate(self.models):
+            fill_gradients(model, rank, number)
+            for optimizer in self.inner[rank]:
+                optimizer.step()
+        if (number + 1) % EVERY == 0:
+            self.take_outer_step()
+
+    @torch.no_grad()
+    def take_outer_step(self):
+        of_ranks = [list(model.parameters()) for model in self.models]
+        for k, (p, m) in enumerate(zip(self.p, self.m, strict=True)):
+            mean = sum(p - parameters[k] for parameters in of_ranks) / PAIR
+            m.copy_(MOMENTUM * m + mean)
+            p.add_(torch.add(mean, m, alpha=MOMENTUM) * -RATE)
+            for parameters in of_ranks:
+                parameters[k].copy_(p)
+
+
+def inner_optimizers(model):
+    """Return Muon for the matrices but that of the output, and AdamW for the rest."""
+    hidden = [model[0].weight, model[2].weight]
+    others = [model[0].bias, model[2].bias, *model[4].parameters()]
+    muon = torch.optim.Muon(hidden, lr=0.02, momentum=0.9, weight_decay=0.0)
+    return muon, torch.optim.AdamW(others, lr=1e-2, betas=(0.9, 0.99))
+
+
+def follow_beside_plain():
+    """Return the steps after which the parameters differ in any bit."""
+    (model, optimizers), plain = make(), Plain()
+    differing = []
+    for number in range(ROUNDS * EVERY + 1):
+        fill_gradients(model, bf.rank(), number)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.synchronize()
+        plain.step(number)
+        if not torch.equal(flat(model), flat(plain.models[bf.rank()])):
+            differing.append(number)
+    return differing
+
+
+def test_each_step_has_the_bits_of_a_plain_program():
+    assert run_ranks(PAIR, follow_beside_plain) == [[], []]
