@@ -22,6 +22,7 @@ from bluecomm.runtime import current_communicator
 from bluecomm.topology.mixing import mixing_matrix
 from tests.support.deadlines import hear, say
 from tests.support.optimizers import optimizers_follow_their_formulas
+from tests.support.tuned_training import QUICK, train
 from tests.support.uneven_end import finish_before_the_others
 
 
@@ -133,10 +134,20 @@ def starts_of_torchrun() -> dict[str, Any]:
     if start == 3:
         _tell(raising_peer())
         sys.exit(7)
+    os.environ.update(QUICK, BLUECOMM_AUTOTUNE="1")
     bf.init()
     total = bf.allreduce(torch.ones(1), op=bf.Sum)
+    parameters, used, is_over = train()
     finish_before_the_others(Path(os.environ["TMPDIR"]))
-    return {"rank": bf.rank(), "again": float(total)}
+    return {
+        "rank": bf.rank(),
+        "again": float(total),
+        "tuned": {
+            "is_over": is_over,
+            "bucket_bytes": [size for size, _ in used],
+            "sum": float(parameters.sum()),
+        },
+    }
 
 
 def main(case: str) -> None:

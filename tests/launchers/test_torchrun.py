@@ -77,7 +77,16 @@ def test_the_error_of_a_rank_is_told_to_its_peer(job):
 
 def test_restarted_ranks_meet_anew_and_end_unevenly(job):
     again = [one for one in findings(job) if "again" in one]
-    assert again == [{"rank": rank, "again": float(RANKS)} for rank in range(RANKS)]
+    assert [one["rank"] for one in again] == list(range(RANKS))
+    assert {one["again"] for one in again} == {float(RANKS)}
+
+
+def test_all_ranks_tune_alike(job):
+    first, *others = [one["tuned"] for one in findings(job) if "tuned" in one]
+    assert first["is_over"]
+    # The default and two trials.
+    assert len(set(first["bucket_bytes"])) == 3
+    assert others == [first] * (RANKS - 1)
 
 
 def test_rank_zero_runs_the_store_where_torchrun_runs_none(tmp_path):
