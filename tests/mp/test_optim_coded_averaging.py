@@ -169,28 +169,48 @@ def ring_rounds(layout, ranks):
     return average
 
 
-def choco_rounds(layout, size, codec, gamma):
-    """Average on the default graph, with h and s."""
-    graph = bf.SymmetricExponentialGraph(size, base=2)
-    matrix = bf.mixing_matrix(graph)
+def default_weights(size):
+    """Return the weights that each rank gives on the default graph, its own first."""
+    matrix = bf.mixing_matrix(bf.SymmetricExponentialGraph(size, base=2))
+    found = []
+    for rank in range(size):
+        # As the exchange computes it, so that the weights sum to 1.
+        weights = {rank: 1.0 - (1.0 - matrix[rank, rank])}
+        for other in range(size):
+            if other != rank and matrix[rank, other] > 0:
+                weights[other] = matrix[rank, other]
+        found.append(weights)
+    return found
+
+
+def ring_weights(ranks):
+    """Return the weights on a ring of nodes with these numbers of ranks."""
+    size, found = len(ranks), []
+    for k in range(size):
+        weights = {}
+        for other in ((k - 1) % size, (k + 1) % size):
+            share = min(1.0, ranks[other] / ranks[k]) / 3
+            weights[other] = weights.get(other, 0.0) + share
+        found.append({k: 1.0 - sum(weights.values()), **weights})
+    return found
+
+
+def choco_rounds(layout, weights, codec, gamma):
+    """Average with these weights of each node, with h and s."""
     h, s = (
-        [torch.zeros(layout.numel, dtype=torch.float64) for _ in range(size)]
+        [torch.zeros(layout.numel, dtype=torch.float64) for _ in weights]
         for _ in range(2)
     )
 
     def average(x, number):
-        # As the exchange computes it, so that the weights sum to 1.
-        own_weight = [1.0 - (1.0 - matrix[rank, rank]) for rank in range(size)]
         pairs = zip(x, h, strict=True)
         q = [layout.coded(codec, own - mine, number) for own, mine in pairs]
         result = []
-        for rank in range(size):
-            h[rank].add_(q[rank])
-            s[rank].add_(q[rank], alpha=own_weight[rank])
-            for other in range(size):
-                if other != rank and matrix[rank, other] > 0:
-                    s[rank].add_(q[other], alpha=matrix[rank, other])
-            result.append(x[rank].add(s[rank] - h[rank], alpha=gamma))
+        for k, of_node in enumerate(weights):
+            h[k].add_(q[k])
+            for other, weight in of_node.items():
+                s[k].add_(q[other], alpha=weight)
+            result.append(x[k].add(s[k] - h[k], alpha=gamma))
         return result
 
     return average
@@ -204,7 +224,8 @@ def expected(case, size):
         average = ring_rounds(layout, [1] * size)
     else:
         codec = options.get("codec", MinMaxUInt8())
-        average = choco_rounds(layout, size, codec, options.get("gamma", 1.0))
+        gamma = options.get("gamma", 1.0)
+        average = choco_rounds(layout, default_weights(size), codec, gamma)
     every = options.get("num_steps_per_communication", 1)
     return steps_of(average, layout, range(size), dtype, every)
 

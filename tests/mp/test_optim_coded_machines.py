@@ -1,10 +1,11 @@
-"""``low_precision_decentralized`` with ``hierarchical=True``, bit by bit.
+"""Codes between machines (``hierarchical=True``), bit by bit.
 
 The machines have different numbers of ranks. Process sets of the same world are smaller
 rings: with two machines, and with one.
 """
 
 import copy
+import itertools
 from contextlib import nullcontext
 from unittest import mock
 
@@ -12,14 +13,17 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.compression import MinMaxUInt8
 from bluecomm.optim.coded_differences import CodedDifferences
 from tests.mp.test_optim_coded_averaging import (
     LPD,
     Layout,
     algorithm_of,
+    choco_rounds,
     make,
     memory_of,
     ring_rounds,
+    ring_weights,
     start_of,
     steps_of,
     take_step,
@@ -40,17 +44,24 @@ CASES = {
     "one machine": (TWO, torch.float32, 1),
 }
 HIERARCHICAL = {"hierarchical": True}
+GAMMA = 0.5
+ALGORITHMS = {LPD: HIERARCHICAL, "choco": {**HIERARCHICAL, "gamma": GAMMA}}
 
 
-def average_by_machines(layout, machines):
+def average_by_machines(algorithm, layout, machines):
     """Return the averaging of flat parameters in two levels."""
     ranks = [machines.count(machine) for machine in range(max(machines) + 1)]
-    ring = ring_rounds(layout, ranks)
+    if algorithm == LPD:
+        dtype, ring = layout.dtype, ring_rounds(layout, ranks)
+    else:
+        dtype, weights = torch.float64, ring_weights(ranks)
+        ring = choco_rounds(layout, weights, MinMaxUInt8(), GAMMA)
 
     def average(x, number):
         means = []
         for machine, count in enumerate(ranks):
-            own = [one for one, m in zip(x, machines, strict=True) if m == machine]
+            pairs = zip(x, machines, strict=True)
+            own = [one.to(dtype) for one, where in pairs if where == machine]
             means.append(sum(own[1:], start=own[0]) / count)
         if len(ranks) > 1:
             means = ring(means, number)
@@ -63,30 +74,31 @@ def train_all():
     found = {}
     for case, (ranks, dtype, every) in CASES.items():
         process_set = bf.ProcessSet(ranks)
-        if bf.rank() in ranks:
+        for algorithm, given in ALGORITHMS.items() if bf.rank() in ranks else ():
             options = {
-                **HIERARCHICAL,
+                **given,
                 "process_set": process_set,
                 "num_steps_per_communication": every,
             }
-            found[case] = train_and_resume(LPD, options, dtype)
+            found[case, algorithm] = train_and_resume(algorithm, options, dtype)
     return found
 
 
 def test_each_step_follows_the_formula_bit_by_bit():
     of_ranks = run_ranks(4, train_all, machines=MACHINES)
-    for case, (ranks, dtype, every) in CASES.items():
-        layout = Layout(dtype)
-        average = average_by_machines(layout, [MACHINES[rank] for rank in ranks])
+    for case, algorithm in itertools.product(CASES, ALGORITHMS):
+        ranks, dtype, every = CASES[case]
+        layout, machines = Layout(dtype), [MACHINES[rank] for rank in ranks]
+        average = average_by_machines(algorithm, layout, machines)
         steps = list(steps_of(average, layout, ranks, dtype, every))
         for number, stacked in enumerate(steps[1::2]):
             for rank, wanted in zip(ranks, stacked, strict=True):
-                got = of_ranks[rank][case][0][number]
+                got = of_ranks[rank][case, algorithm][0][number]
                 for one, same in zip(got, wanted, strict=True):
-                    assert torch.equal(one, same), (case, number, rank)
+                    assert torch.equal(one, same), (case, algorithm, number, rank)
         # The first rank of a machine keeps the state, if there are several.
-        memories = [of_ranks[rank][case][1] for rank in ranks]
-        if ranks != TWO:
+        memories = [of_ranks[rank][case, algorithm][1] for rank in ranks]
+        if ranks != TWO and algorithm == LPD:
             check_copies(memories[:-1])
         assert memories[-1] == {}
 
@@ -101,6 +113,17 @@ def check_copies(memories):
 
 
 # -- properties ------------------------------------------------------------------------
+
+
+def agree_by_choco():
+    """Take steps of size 0, after a refusal of another graph."""
+    with pytest.raises(ValueError, match=r"choco: .*the machines form a ring"):
+        make("choco", {**HIERARCHICAL, "topology": bf.RingGraph(3)}, torch.float32)
+    model, optimizer = make("choco", HIERARCHICAL, torch.float32)
+    optimizer.param_groups[0]["lr"] = 0.0
+    for step in range(60):
+        take_step(model, optimizer, step)
+    return values_of(model, optimizer)
 
 
 def agree():
@@ -128,8 +151,9 @@ def agree():
 
 def test_machines_agree_on_the_mean_of_all_ranks_and_name_bad_values():
     of_ranks = run_ranks(4, agree, machines=MACHINES)
+    by_choco = run_ranks(4, agree_by_choco, machines=MACHINES)
     starts = [start_of(rank, torch.float32) for rank in EVERYONE]
-    for agreed, _, _ in of_ranks:
+    for agreed in [*(one[0] for one in of_ranks), *by_choco]:
         for got, parts in zip(agreed, zip(*starts, strict=True), strict=True):
             mean = torch.stack(parts).mean(0)
             torch.testing.assert_close(got, mean, rtol=0, atol=0.02)

@@ -38,18 +38,27 @@ class Choco(CodedAveraging):
     ``h`` and ``s`` are float64: they are sums of all changes, and an error that float32
     would add to ``s`` moves the mean in each later round.
 
+    Between machines (``hierarchical=True``), ``x`` is the mean of the parameters on a
+    machine, in full precision, and the machines form the ring of
+    ``low_precision_decentralized``, whose ``W`` does not change the mean over all
+    ranks. The first ranks of the machines keep ``h`` and ``s``. On a single machine it
+    is the exact mean of all ranks.
+
     Args:
         codec: A codec of ``bluecomm.compression``. Default: ``MinMaxUInt8()``, the
             codec that works with ``gamma=1`` for all values and on all graphs.
         gamma: Consensus step size, above 0 and at most 1.
         topology: A static graph or schedule. Default: the topology in force, as for
             ``exact_diffusion``.
+        hierarchical: Whether the ranks of a machine average exactly, and machines send
+            codes of their mean.
         uneven_inputs: Let ranks ``join`` when they run out of data.
 
     Raises:
         TypeError: ``codec`` is no codec.
-        ValueError: ``gamma`` is out of its range, the codec cannot encode a bucket, or
-            ``W`` is not symmetric and doubly stochastic.
+        ValueError: ``gamma`` is out of its range, the codec cannot encode a bucket,
+            ``W`` is not symmetric and doubly stochastic, or there is a ``topology``
+            with ``hierarchical``.
 
     Source:
         Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip
@@ -65,12 +74,19 @@ class Choco(CodedAveraging):
         codec: Codec | None = None,
         gamma: float = 1.0,
         topology: object = None,
+        hierarchical: bool = False,
         uneven_inputs: bool = False,
     ) -> None:
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be above 0 and at most 1, got {gamma}")
+        if hierarchical and topology is not None:
+            raise ValueError(
+                "choco: with hierarchical=True the machines form a ring; leave out "
+                "topology= or hierarchical="
+            )
         super().__init__(
             MinMaxUInt8() if codec is None else codec,
+            hierarchical=hierarchical,
             topology=topology,
             uneven_inputs=uneven_inputs,
         )

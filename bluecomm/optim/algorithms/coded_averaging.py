@@ -46,8 +46,8 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
     round, and their states still belong together.
 
     A hierarchical algorithm takes the mean of each machine in full precision. The first
-    ranks publish the means and keep the state, and all ranks of a machine get the same
-    bits. On a single machine nothing is encoded.
+    ranks form a ring, publish the means and keep the state, and all ranks of a machine
+    get the same bits. On a single machine nothing is encoded.
 
     Args:
         codec: Encodes the differences.
@@ -143,13 +143,14 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         return self.publishers.included and self.publishers.size > 1
 
     def make_exchange(self) -> Exchange:
-        self._graph = SymmetricExchange(
-            self.context.comm,
-            self.context.settings,
-            self._topology,
-            method=name_of(type(self)),
-            is_lazy=False,
-        )
+        comm, settings = self.context.comm, self.context.settings
+        method = name_of(type(self))
+        if self._is_hierarchical:
+            self._graph = MachineRing(comm, settings, method)
+        else:
+            self._graph = SymmetricExchange(
+                comm, settings, self._topology, method=method, is_lazy=False
+            )
         return self._graph
 
     def restart(self) -> None:

@@ -9,7 +9,7 @@ from bluecomm.optim.algorithms.coded_averaging import CodedAveraging
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import Exchange
 from bluecomm.optim.exchanges.machine_ring import MachineRing
-from bluecomm.optim.registry import name_of, register_algorithm
+from bluecomm.optim.registry import register_algorithm
 from bluecomm.topology import StaticTopology
 from bluecomm.topology.graph import graph_from_edges
 
@@ -63,13 +63,12 @@ class LowPrecisionDecentralized(CodedAveraging):
         self._shares = (1 / 3, 1 / 3)
 
     def make_exchange(self) -> Exchange:
-        context = self.context
-        if self._is_hierarchical:
-            ring = MachineRing(context.comm, context.settings, name_of(type(self)))
-            self._graph, self._shares = ring, ring.shares
-            return ring
-        self._topology = _ring(context.comm.size)
-        return super().make_exchange()
+        if not self._is_hierarchical:
+            self._topology = _ring(self.context.comm.size)
+        exchange = super().make_exchange()
+        if isinstance(exchange, MachineRing):
+            self._shares = exchange.shares
+        return exchange
 
     def difference(self, bucket: Bucket, current: torch.Tensor) -> torch.Tensor:
         published, left, right = (self.memory.of(name, bucket) for name in self.keeps)
