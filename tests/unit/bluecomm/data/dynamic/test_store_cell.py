@@ -107,13 +107,15 @@ def test_the_host_of_the_store_does_not_wait_for_long(open_cells, monkeypatch, c
     monkeypatch.setattr(store_cell, "_PARTING_S", 0.01)
     first, second = open_cells(dist.HashStore())
     finish([second, first])
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="bluecomm"):
         first.close()
     assert "rank 0 has not met the others at the end: " in caplog.text
     second.close()
 
 
 def test_a_store_that_has_stopped_holds_nobody(open_cells, monkeypatch):
+    # A request of another test may still wait for its store.
+    others = set(threading.enumerate())
     store = StoppedStore()
     monkeypatch.setattr(store_cell, "PrefixStore", lambda prefix, store: store)
     cell = open_cells(store)[1]
@@ -126,7 +128,8 @@ def test_a_store_that_has_stopped_holds_nobody(open_cells, monkeypatch):
     with pytest.raises(TimeoutError, match="an earlier request has not been answered"):
         cell.call({**request, "number": 3})
     cell.close()
-    (thread,) = [one for one in threading.enumerate() if one.name == "bluecomm store"]
+    (thread,) = set(threading.enumerate()) - others
+    assert thread.name == "bluecomm store"
     store.goes_on.set()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
