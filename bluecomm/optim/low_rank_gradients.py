@@ -173,7 +173,7 @@ class LowRankGradients:
     def not_finite(self) -> Iterator[str]:
         """Name the gradients that the last round has made infinities or NaN.
 
-        Those that are finite by now, because the user has changed them, are left out.
+        Leaves out gradients that the user has made finite since then.
         """
         if self._is_finite:
             return
