@@ -286,6 +286,7 @@ check: lint $(VENV)/.extension
 	$(BIN)/python -m mypy.stubtest bluecomm._native bluecomm.bench._raw_memory \
 	    --allowlist tests/typing/stubtest_allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python -m tests.tools.commit_messages
+	$(BIN)/pytest --collect-only -qqq tests
 	$(MAKE) --no-print-directory -j$(JOBS) clang-check
 
 # A second compiler's opinion: other warnings, and the thread annotations.

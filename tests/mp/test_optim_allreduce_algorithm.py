@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.mp.test_optim_autotune import QUICK, STEPS, coordinator_of, make
 from tests.support.ranks import run_ranks
+from tests.support.tuned_training import QUICK, STEPS, coordinator_of, make
 
 pytestmark = pytest.mark.mp
 
