@@ -256,7 +256,7 @@ class LedgerService:
             elif self._replica.server == self.rank:
                 self._lose({*self.gone, rank})
 
-    def _on_failure(self, error: BluecommError) -> bool:
+    def _on_failure(self, error: Exception) -> bool:
         """Note that nothing arrives; return whether a rank is left that could send."""
         with self._changed:
             if isinstance(error, PeerLostError):

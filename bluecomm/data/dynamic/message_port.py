@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
 import struct
-import threading
 from collections.abc import Callable
 
 import torch
 
 from bluecomm.errors import BluecommError
-from bluecomm.ops.recv import post_receive
 from bluecomm.ops.send import send_nonblocking
+from bluecomm.ops.standing_receive import StandingReceive
 from bluecomm.runtime import Communicator, Handle
 
 _log = logging.getLogger("bluecomm")
@@ -26,16 +24,14 @@ _log = logging.getLogger("bluecomm")
 _CHUNK_NBYTES = 1024
 _HEAD = struct.Struct("<QII")
 _BODY_NBYTES = _CHUNK_NBYTES - _HEAD.size
-# How soon a receive is tried again that has failed, or could not start.
-_AGAIN_S = 0.5
 _TAG = 0
 
 
 class MessagePort:
     """Sends messages to the ranks of a group, and receives theirs.
 
-    Messages from one rank arrive in the order of its sends. One receive from any rank
-    stands until the world ends, so the loss of a rank does not end it.
+    Messages from one rank arrive in the order of its sends. The port receives until the
+    world ends.
 
     Args:
         comm: The ranks, for this port only.
@@ -52,21 +48,23 @@ class MessagePort:
         comm: Communicator,
         on_message: Callable[[int, bytes], None],
         on_lost: Callable[[int, BluecommError], None],
-        on_failure: Callable[[BluecommError], bool],
+        on_failure: Callable[[Exception], bool],
     ) -> None:
         self._comm = comm
         self._on_message = on_message
         self._on_lost = on_lost
         self._on_failure = on_failure
-        self._chunk = torch.empty(_CHUNK_NBYTES, dtype=torch.uint8)
         self._numbers = itertools.count()
         # Messages of which more is to come, by sender: their numbers and first bytes.
         self._parts: dict[int, tuple[int, bytes]] = {}
+        self._chunks = StandingReceive(
+            comm, _TAG, _CHUNK_NBYTES, self._take, self._goes_on
+        )
 
     def open(self) -> None:
         """Begin to receive."""
         if self._comm.size > 1:
-            self._receive()
+            self._chunks.open()
 
     def send(self, rank: int, message: bytes) -> None:
         """Start to send a message. It may be lost; some errors go to ``on_lost``."""
@@ -90,40 +88,15 @@ class MessagePort:
         except BluecommError as error:
             self._on_lost(rank, error)
 
-    def _receive(self) -> None:
-        """Take what has arrived, and be called again when more has."""
-        try:
-            while True:
-                handle = post_receive(self._chunk, None, _TAG, self._comm, math.inf)
-                if not handle.done():
-                    handle.on_finish(functools.partial(self._resume, handle))
-                    return
-                self._take(handle.wait())
-        except BluecommError as error:
-            self._fail(error)
-
-    def _resume(self, handle: Handle[int]) -> None:
-        try:
-            rank = handle.wait()
-        except BluecommError as error:
-            self._fail(error)
-            return
-        self._take(rank)
-        self._receive()
-
-    def _fail(self, error: BluecommError) -> None:
-        """Try again later, if that makes sense.
+    def _goes_on(self, error: Exception) -> bool:
+        """Return whether to receive again after a failure.
 
         The world may be suspended, or the sender of a chunk may have ended.
         """
-        if not self._comm.world.is_ending and self._on_failure(error):
-            timer = threading.Timer(_AGAIN_S, self._receive)
-            timer.daemon = True
-            timer.start()
+        return not self._comm.world.is_ending and self._on_failure(error)
 
-    def _take(self, rank: int) -> None:
+    def _take(self, rank: int, chunk: bytes) -> None:
         """Add a chunk to its message, and pass the message on if it is whole."""
-        chunk = self._chunk.numpy().tobytes()
         number, begin, length = _HEAD.unpack_from(chunk)
         known, first = self._parts.pop(rank, (number, b""))
         if begin and (known, len(first)) != (number, begin):
@@ -133,10 +106,4 @@ class MessagePort:
         if len(message) < length:
             self._parts[rank] = number, message
         else:
-            self._pass_on(rank, message)
-
-    def _pass_on(self, rank: int, message: bytes) -> None:
-        try:
             self._on_message(rank, message)
-        except Exception:  # one message must not end the receiving of others
-            _log.exception("the message of rank %d could not be handled", rank)

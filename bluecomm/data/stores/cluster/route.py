@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,13 +18,12 @@ from bluecomm.data.stores.cluster.messages import (
 from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.recv import post_receive
 from bluecomm.ops.send import send_nonblocking
+from bluecomm.ops.standing_receive import StandingReceive
 from bluecomm.runtime import Communicator, Handle, current_process
-from bluecomm.runtime.handle import abandon_all
 from bluecomm.runtime.world import World
 
 _MESSAGES_TAG = 0
 _FIRST_VALUE_TAG = 1
-_RETRY_S = 0.2
 # How long a message may take to be sent, and a value to arrive.
 VALUE_LIMIT_S = 30.0
 
@@ -38,9 +36,6 @@ class Inbox(Protocol):
 
     def post(self, event: Callable[[], None]) -> None:
         """Have the server's thread call a function."""
-
-    def post_later(self, event: Callable[[], None], seconds: float) -> None:
-        """Have the server's thread call a function after some time; on this thread."""
 
     def on_message(self, rank: int, message: CacheMessage) -> None:
         """Take a message; on the server's thread."""
@@ -103,18 +98,21 @@ class EngineRoute(CacheRoute):
 
     def __init__(self, world: World, name: str) -> None:
         self._name = name
-        self._comm = self._enter(world)
         self._inbox: Inbox | None = None
-        self._listening: Handle[int] | None = None
         self._stop_watching: Callable[[], None] = lambda: None
+        self._enter(world)
+
+    def _enter(self, world: World) -> None:
+        owner = f"data.cache.{self._name}"
+        self._comm = Communicator(world, range(world.size), owner=owner)
+        self._messages = StandingReceive(
+            self._comm, _MESSAGES_TAG, MESSAGE_NBYTES, self._on_message, self._goes_on
+        )
 
     def open(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._watch()
-        self._listen()
-
-    def _enter(self, world: World) -> Communicator:
-        return Communicator(world, range(world.size), owner=f"data.cache.{self._name}")
+        self._messages.open()
 
     def _watch(self) -> None:
         """Learn of ranks that go."""
@@ -146,9 +144,7 @@ class EngineRoute(CacheRoute):
 
     def close(self) -> None:
         self._stop_watching()
-        if self._listening is not None:
-            abandon_all([self._listening], "the cache server has ended")
-            self._listening = None
+        self._messages.close()
 
     def _start_send(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
         try:
@@ -182,59 +178,41 @@ class EngineRoute(CacheRoute):
         for rank in self._comm.world.members.gone:
             self._inbox.on_lost(rank)
 
-    def _move(self) -> bool:
-        """Go on in the current world; return whether there is another one."""
+    def _on_message(self, rank: int, data: bytes) -> None:
+        """Have the server take a message; on any thread."""
+        assert self._inbox is not None
+        self._inbox.post(functools.partial(self._take, rank, data))
+
+    def _take(self, rank: int, data: bytes) -> None:
+        assert self._inbox is not None
+        self._inbox.on_message(rank, unpack(data))
+
+    def _goes_on(self, error: Exception) -> bool:
+        """Return whether messages may still come in this world; on any thread.
+
+        It may be suspended, a sender may have failed, or all others may be lost.
+        """
+        if not self._comm.world.is_ending:
+            return True
+        assert self._inbox is not None
+        self._inbox.post(self._move)
+        return False
+
+    def _move(self) -> None:
+        """Go on in the current world, or tell the server that there is no other one."""
         assert self._inbox is not None
         process = current_process()
         world = process.communicator.world if process.is_initialized else None
         if world is None or world is self._comm.world:
-            return False
+            self._inbox.on_end("its world has ended")
+            return
         # Newcomers have the numbers of ranks that had gone.
         self._report_gone()
         self._stop_watching()
-        self._comm = self._enter(world)
+        self._enter(world)
         self._watch()
         self._inbox.on_move()
-        return True
-
-    def _listen(self) -> None:
-        """Start to receive the next message; on the server's thread."""
-        assert self._inbox is not None
-        if self._comm.world.is_ending and not self._move():
-            self._inbox.on_end("its world has ended")
-            return
-        message = torch.empty(MESSAGE_NBYTES, dtype=torch.uint8)
-        try:
-            self._listening = post_receive(
-                message, None, _MESSAGES_TAG, self._comm, math.inf
-            )
-        except BluecommError:  # the world is suspended, or ends
-            self._listen_later()
-            return
-        self._listening.on_finish(
-            functools.partial(self._on_message, self._listening, message)
-        )
-
-    def _listen_later(self) -> None:
-        assert self._inbox is not None
-        self._inbox.post_later(self._listen, _RETRY_S)
-
-    def _on_message(self, handle: Handle[int], memory: torch.Tensor) -> None:
-        """Pass a message on; on the thread of the callbacks."""
-        assert self._inbox is not None
-        try:
-            rank = handle.wait()
-        except Exception:
-            # All others are lost, the sender has failed, or the world ends.
-            self._inbox.post(self._listen_later)
-        else:
-            data = memory.numpy().tobytes()
-            self._inbox.post(functools.partial(self._take, rank, data))
-
-    def _take(self, rank: int, data: bytes) -> None:
-        assert self._inbox is not None
-        self._listen()
-        self._inbox.on_message(rank, unpack(data))
+        self._messages.open()
 
 
 def _value_tag(message: CacheMessage) -> int:

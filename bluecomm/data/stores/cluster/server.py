@@ -131,10 +131,6 @@ class CacheServer:
         """See ``Inbox``."""
         self._loop.post(event)
 
-    def post_later(self, event: Callable[[], None], seconds: float) -> None:
-        """See ``Inbox``."""
-        self._loop.post_later(event, seconds)
-
     def leave_fork(self) -> None:
         """Close the copies of the descriptors in a fork."""
         self._loop.leave_fork()

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from bluecomm.data.stores.cluster import local_socket, route, server
 from bluecomm.data.stores.cluster.messages import MESSAGE_NBYTES, CacheMessage, Kind
-from bluecomm.errors import PeerLostError, SuspendedError
+from bluecomm.errors import PeerLostError, ShutdownError, SuspendedError
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.data.cluster_network import Network
 from tests.unit.bluecomm.data.forks import fork_until_ready, kill
@@ -32,7 +31,7 @@ class TestEngineRoute:
     @pytest.fixture
     def inbox(self):
         made = Mock()
-        made.post.side_effect = made.post_later.side_effect = lambda event, *_: event()
+        made.post.side_effect = lambda event: event()
         return made
 
     @pytest.fixture
@@ -47,9 +46,12 @@ class TestEngineRoute:
             ),
         )
         self.receives = []
-        monkeypatch.setattr(
-            route, "post_receive", lambda *call: self.receives.append(call) or Mock()
-        )
+        monkeypatch.setattr(route, "StandingReceive", self.receive)
+        return made
+
+    def receive(self, comm, tag, nbytes, on_message, on_failure):
+        made = Mock(comm=comm, on_message=on_message, on_failure=on_failure)
+        self.receives.append(made)
         return made
 
     @staticmethod
@@ -61,38 +63,42 @@ class TestEngineRoute:
         before, after = self.world(), self.world(3)
         made = route.EngineRoute(before, "7")
         made.open(inbox)
-        [(_, source, _, comm, _)] = self.receives
-        assert (source, comm.ranks, comm.owner) == (None, (0, 1), "data.cache.7")
+        (first,) = self.receives
+        assert (first.comm.ranks, first.comm.owner) == ((0, 1), "data.cache.7")
+        first.open.assert_called_once_with()
         before.is_ending, before.members.gone = True, (1,)
         process.is_initialized = True
         process.communicator = SimpleNamespace(world=after)
-        made._listen_later()
-        assert self.receives[1][3].ranks == (0, 1, 2)
+        assert not first.on_failure(ShutdownError("the world has ended"))
         assert [call[0] for call in inbox.mock_calls if call[0].startswith("on_")] == [
             *("on_lost", "on_move")
         ]
+        second = self.receives[1]
+        assert second.comm.ranks == (0, 1, 2)
+        second.open.assert_called_once_with()
+        made.close()
+        second.close.assert_called_once_with()
 
     def test_without_another_one_the_server_is_told(self, inbox, process):
         world = self.world()
         world.is_ending = True
         route.EngineRoute(world, "7").open(inbox)
+        assert not self.receives[0].on_failure(ShutdownError("the world has ended"))
         inbox.on_end.assert_called_once_with("its world has ended")
-        assert self.receives == []
+        assert len(self.receives) == 1
 
-    def test_a_failed_receive_is_replaced(self, inbox, process):
-        made = route.EngineRoute(self.world(), "7")
-        made.open(inbox)
+    def test_it_goes_on_after_a_failure(self, inbox, process):
+        route.EngineRoute(self.world(), "7").open(inbox)
         for error in (SuspendedError("paused"), PeerLostError("cancelled")):
-            made._on_message(Mock(wait=Mock(side_effect=error)), None)
-        assert len(self.receives) == 3
+            assert self.receives[0].on_failure(error)
 
-    def test_a_message_that_is_none_does_not_end_the_others(self, inbox, process):
-        made = route.EngineRoute(self.world(), "7")
-        made.open(inbox)
-        data = torch.full((MESSAGE_NBYTES,), 255, dtype=torch.uint8)
+    def test_messages_are_passed_on(self, inbox, process):
+        route.EngineRoute(self.world(), "7").open(inbox)
+        message = CacheMessage(Kind.FIND, key=3)
+        self.receives[0].on_message(1, message.pack())
+        inbox.on_message.assert_called_once_with(1, message)
         with pytest.raises(ValueError, match="is not a valid Kind"):
-            made._on_message(Mock(wait=Mock(return_value=1)), data)
-        assert len(self.receives) == 2
+            self.receives[0].on_message(1, b"\xff" * MESSAGE_NBYTES)
 
 
 def value_descriptors():
