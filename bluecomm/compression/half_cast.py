@@ -8,7 +8,8 @@ import torch
 
 from bluecomm.compression.codec import Codec
 
-# Values per pass. Their halves are still in the cache when they are checked and copied.
+# Values per pass on a CPU. Their halves are still in the cache when they are checked
+# and copied.
 _BLOCK = 1 << 17
 
 
@@ -33,6 +34,7 @@ class HalfCast(Codec):
     """
 
     dtypes = (torch.float32, torch.float64)
+    devices = ("cpu", "cuda")
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
         if dtype not in (torch.float16, torch.bfloat16):
@@ -51,8 +53,9 @@ class HalfCast(Codec):
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
         finite = True
-        for start in range(0, values.numel(), _BLOCK):
-            half = values.detach()[start : start + _BLOCK].to(self.dtype)
+        block = _block_of(values)
+        for start in range(0, values.numel(), block):
+            half = values.detach()[start : start + block].to(self.dtype)
             if not all(map(math.isfinite, torch.stack(half.aminmax()).tolist())):
                 finite = False
                 half.masked_fill_(~half.isfinite(), math.nan)
@@ -63,8 +66,14 @@ class HalfCast(Codec):
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
-        for start in range(0, into.numel(), _BLOCK):
-            part = into.detach()[start : start + _BLOCK]
+        block = _block_of(into)
+        for start in range(0, into.numel(), block):
+            part = into.detach()[start : start + block]
             data = encoded[2 * start : 2 * start + 2 * part.numel()]
             # A copy, because the bytes may begin where no float may.
             part.copy_(data.clone().view(self.dtype))
+
+
+def _block_of(values: torch.Tensor) -> int:
+    """Return the number of values per pass: all on a GPU, which has no such cache."""
+    return max(1, values.numel()) if values.is_cuda else _BLOCK

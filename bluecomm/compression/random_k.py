@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import operator
+from types import ModuleType
 
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.threads import share_out
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.random_k import PART
 
 # Seeds and numbers of rounds have 64 bits.
 _LIMIT = 1 << 64
+
+
+def _load_cuda() -> ModuleType:
+    from bluecomm.compression.kernels import random_k_cuda
+
+    return random_k_cuda
 
 
 class RandomK(Codec):
@@ -56,6 +64,7 @@ class RandomK(Codec):
 
     name = "random_k"
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    devices = ("cpu", "cuda")
 
     def __init__(self, k: int, seed: int = 0, round_number: int = 0) -> None:
         k, seed, round_number = map(operator.index, (k, seed, round_number))
@@ -72,14 +81,14 @@ class RandomK(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import random_k_cpu
 
-        self._kernels = random_k_cpu
+        self._kernels = ChunkKernels(random_k_cpu, _load_cuda)
 
     def at_round(self, number: int) -> RandomK:
         """Return the codec of another round, with the same ``k`` and seed."""
         return RandomK(self.k, self.seed, number)
 
-    def positions(self, count: int) -> torch.Tensor:
-        """Return the positions that are kept of ``count`` values.
+    def positions(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Return the positions that are kept of ``count`` values, on a device.
 
         Returns:
             Shape ``(k,)``, ``torch.int64``, no two equal, in the order of the bytes.
@@ -88,14 +97,9 @@ class RandomK(Codec):
             ValueError: ``count`` is below ``k``.
         """
         self.encoded_nbytes(count, torch.float32)
-        into = torch.empty(self.k, dtype=torch.int64)
-
-        def work(first: int, end: int) -> None:
-            self._kernels.draw(
-                *(self.seed, self.round_number, count, into.numpy(), first, end)
-            )
-
-        share_out(self.k, work)
+        into = torch.empty(self.k, dtype=torch.int64, device=device)
+        parts = -(-self.k // PART)
+        self._kernels.run("draw", parts, self.seed, self.round_number, count, into)
         return into
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
@@ -115,7 +119,7 @@ class RandomK(Codec):
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
         source = values.detach()
-        picked = source[self.positions(source.numel())]
+        picked = source[self.positions(source.numel(), source.device)]
         finite = all(map(math.isfinite, torch.stack(source.aminmax()).tolist()))
         if not finite:
             picked.fill_(math.nan)
@@ -132,4 +136,4 @@ class RandomK(Codec):
             target.fill_(math.nan)
             return
         target.zero_()
-        target[self.positions(target.numel())] = picked
+        target[self.positions(target.numel(), target.device)] = picked

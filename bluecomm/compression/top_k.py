@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.threads import share_out
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.top_k import INFINITY, LOWER, UPPER
 
 # Positions have 32 bits.
 _MAX_COUNT = 1 << 32
-# A thread has at least as many values: its tables of counts take as long as these.
+# A part has at least as many values: its tables of counts take as long as these.
 _PART = 1 << 18
+# Number of parts on a GPU, at most. The tables of a part take 768 KiB.
+_GPU_PARTS = 64
+
+
+def _load_cuda() -> ModuleType:
+    from bluecomm.compression.kernels import top_k_cuda
+
+    return top_k_cuda
 
 
 class TopK(Codec):
@@ -42,6 +52,7 @@ class TopK(Codec):
 
     name = "top_k"
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    devices = ("cpu", "cuda")
 
     def __init__(self, k: int) -> None:
         if k < 1:
@@ -50,7 +61,7 @@ class TopK(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import top_k_cpu
 
-        self._kernels = top_k_cpu
+        self._kernels = ChunkKernels(top_k_cpu, _load_cuda)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes of ``k`` values and positions.
@@ -68,8 +79,9 @@ class TopK(Codec):
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
         self._check("encode", values, into)
-        picked = torch.empty(self.k, dtype=torch.float32)
-        positions = torch.empty(self.k, dtype=torch.uint32)
+        picked = torch.empty(self.k, dtype=torch.float32, device=values.device)
+        # Their bits are those of numbers without sign.
+        positions = torch.empty(self.k, dtype=torch.int32, device=values.device)
         finite = self._pick(values.detach().float(), picked, positions)
         if not finite:
             picked.fill_(math.nan)
@@ -85,7 +97,8 @@ class TopK(Codec):
         nbytes = self.k * into.dtype.itemsize
         # Copies, because the bytes may begin where no number may.
         picked = encoded[:nbytes].clone().view(into.dtype)
-        positions = encoded[nbytes:].clone().view(torch.uint32).long()
+        positions = encoded[nbytes:].clone().view(torch.int32).long()
+        positions &= _MAX_COUNT - 1
         target = into.detach()
         if picked[0].isnan():
             target.fill_(math.nan)
@@ -104,60 +117,32 @@ class TopK(Codec):
         self, values: torch.Tensor, into: torch.Tensor, positions: torch.Tensor
     ) -> bool:
         """Find the largest values in three passes; return whether all are finite."""
-        kernels, source, count = self._kernels, values.numpy(), values.numel()
-        parts = min(torch.get_num_threads(), -(-count // _PART))
-        ends = [count * part // parts for part in range(parts + 1)]
+        count, kernels = values.numel(), self._kernels
+        most = _GPU_PARTS if values.is_cuda else torch.get_num_threads()
+        parts = min(most, -(-count // _PART))
+        ends = torch.tensor(
+            [count * part // parts for part in range(parts + 1)], device=values.device
+        )
 
-        uppers = torch.zeros(parts, kernels.UPPER, dtype=torch.int64)
-
-        def count_upper(first: int, end: int) -> None:
-            for part in range(first, end):
-                kernels.count_upper(
-                    source, ends[part], ends[part + 1], uppers[part].numpy()
-                )
-
-        share_out(parts, count_upper)
-        if uppers[:, kernels.INFINITY :].any():
+        uppers = ends.new_zeros(parts, UPPER)
+        kernels.run("count_upper", parts, values, ends, uppers)
+        if uppers[:, INFINITY:].any():
             return False
         upper, above = _bin_of_largest(uppers.sum(0), self.k)
 
-        lowers = torch.zeros(parts, kernels.LOWER, dtype=torch.int64)
-
-        def count_lower(first: int, end: int) -> None:
-            for part in range(first, end):
-                kernels.count_lower(
-                    source, ends[part], ends[part + 1], upper, lowers[part].numpy()
-                )
-
-        share_out(parts, count_lower)
+        lowers = ends.new_zeros(parts, LOWER)
+        kernels.run("count_lower", parts, values, ends, upper, lowers)
         lower, tied_above = _bin_of_largest(lowers.sum(0), self.k - above)
 
         # Each part picks its values above the bound; ties go to the first parts.
-        ties, equal = [], lowers[:, lower].tolist()
-        left = self.k - above - tied_above
-        for one in equal:
-            ties.append(min(one, left))
-            left -= ties[-1]
+        equal = lowers[:, lower]
+        left = self.k - above - tied_above - (equal.cumsum(0) - equal)
+        ties = torch.minimum(equal, left.clamp(min=0))
         larger = uppers[:, upper + 1 :].sum(1) + lowers[:, lower + 1 :].sum(1)
-        starts = [0]
-        for one, tied in zip(larger.tolist(), ties, strict=True):
-            starts.append(starts[-1] + one + tied)
-
-        def pick(first: int, end: int) -> None:
-            for part in range(first, end):
-                own = slice(starts[part], starts[part + 1])
-                kernels.pick(
-                    *(
-                        source,
-                        ends[part],
-                        ends[part + 1],
-                        upper << 16 | lower,
-                        ties[part],
-                    ),
-                    *(into[own].numpy(), positions[own].numpy()),
-                )
-
-        share_out(parts, pick)
+        starts = torch.zeros_like(ends)
+        torch.cumsum(larger + ties, 0, out=starts[1:])
+        bound = upper << 16 | lower
+        kernels.run("pick", parts, values, ends, bound, ties, starts, into, positions)
         return True
 
 

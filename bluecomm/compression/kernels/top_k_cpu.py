@@ -1,62 +1,67 @@
 """The codec ``top_k`` on CPUs: counts the magnitudes of values, and picks the largest.
 
-Magnitudes are whole numbers, the bits of a float32 without its sign. The bits of
-infinities and NaN are the largest. The loops work on the values ``first`` to ``end``.
+Part ``i`` of the values is ``values[ends[i] : ends[i + 1]]``. The loops work on the
+parts ``first`` to ``end``.
 """
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from bluecomm.compression.kernels.jit import compiled
+from bluecomm.compression.kernels.top_k import compiled_by
 
-# Sizes of the tables of counts: a magnitude has 15 upper bits and 16 lower bits.
-UPPER = 1 << 15
-LOWER = 1 << 16
-# The upper bits of infinities and NaN are at least this.
-INFINITY = 0x7F80
-
-_HALF = np.int32(16)
-_LOWER_BITS = np.int32(LOWER - 1)
-_MAGNITUDE = np.int32(0x7FFFFFFF)
+_magnitude_of, _upper_of, _lower_of = compiled_by(numba.njit(inline="always"))
 
 
-@compiled("void(float32[::1], int64, int64, int64[::1])")
-def count_upper(values, first, end, counts):  # type: ignore[no-untyped-def]
-    """Count the values with each upper half of a magnitude."""
+@compiled("void(float32[::1], int64[::1], int64[:, ::1], int64, int64)")
+def count_upper(values, ends, counts, first, end):  # type: ignore[no-untyped-def]
+    """Count the values with each upper half of a magnitude, for each part."""
     bits = values.view(np.int32)
-    for i in range(first, end):
-        counts[np.int32(bits[i] & _MAGNITUDE) >> _HALF] += 1
+    for part in range(first, end):
+        own = counts[part]
+        for i in range(ends[part], ends[part + 1]):
+            own[_upper_of(_magnitude_of(bits[i]))] += 1
 
 
-@compiled("void(float32[::1], int64, int64, int64, int64[::1])")
-def count_lower(values, first, end, upper, counts):  # type: ignore[no-untyped-def]
+@compiled("void(float32[::1], int64[::1], int64, int64[:, ::1], int64, int64)")
+def count_lower(values, ends, upper, counts, first, end):  # type: ignore[no-untyped-def]
     """Count the values with each lower half of a magnitude, and the given upper one."""
     bits = values.view(np.int32)
-    for i in range(first, end):
-        magnitude = np.int32(bits[i] & _MAGNITUDE)
-        if np.int32(magnitude >> _HALF) == upper:
-            counts[np.int32(magnitude & _LOWER_BITS)] += 1
+    for part in range(first, end):
+        own = counts[part]
+        for i in range(ends[part], ends[part + 1]):
+            magnitude = _magnitude_of(bits[i])
+            if _upper_of(magnitude) == upper:
+                own[_lower_of(magnitude)] += 1
 
 
-@compiled("void(float32[::1], int64, int64, int64, int64, float32[::1], uint32[::1])")
-def pick(values, first, end, lowest, ties, into, positions):  # type: ignore[no-untyped-def]
+@compiled(
+    "void(float32[::1], int64[::1], int64, int64[::1], int64[::1], float32[::1], "
+    "int32[::1], int64, int64)"
+)
+def pick(  # type: ignore[no-untyped-def]
+    values, ends, lowest, ties, starts, picked, positions, first, end
+):
     """Pick all values above a magnitude, and the first ``ties`` that are equal to it.
 
-    ``into`` and ``positions`` have room for exactly as many. The loop stops when they
-    are full, in case another thread has changed values since they were counted.
+    Part ``i`` writes ``picked[starts[i] : starts[i + 1]]`` and the same positions. The
+    loop stops when they are full, in case another thread has changed values since they
+    were counted.
     """
     bits = values.view(np.int32)
-    count = 0
-    for i in range(first, end):
-        magnitude = np.int32(bits[i] & _MAGNITUDE)
-        if magnitude >= lowest:
-            if count == into.size:
-                break
-            if magnitude == lowest:
-                if ties == 0:
-                    continue
-                ties -= 1
-            into[count] = values[i]
-            positions[count] = i
-            count += 1
+    for part in range(first, end):
+        at, left = starts[part], ties[part]
+        for i in range(ends[part], ends[part + 1]):
+            magnitude = _magnitude_of(bits[i])
+            if magnitude >= lowest:
+                if at == starts[part + 1]:
+                    break
+                if magnitude == lowest:
+                    if left == 0:
+                        continue
+                    left -= 1
+                picked[at] = values[i]
+                positions[at] = i
+                at += 1

@@ -18,7 +18,10 @@ from bluecomm.compression import (
     ChunkedTopK,
     MinMaxUInt8,
     QuantizedTopK,
+    RandomK,
     ScaledSign,
+    TopK,
+    top_k,
 )
 from bluecomm.compression.kernels import cuda_launch
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
@@ -27,7 +30,9 @@ from tests.unit.bluecomm.compression import (
     test_e3m0,
     test_min_max_uint8,
     test_quantized_top_k,
+    test_random_k,
     test_scaled_sign,
+    test_top_k,
 )
 from tests.unit.bluecomm.compression.encoding import decoded, encoded
 
@@ -123,6 +128,36 @@ def check_chunked(codec, oracle):
         decoded(codec, code, 3)
 
 
+def check_top_k(patched):
+    """Check ties and all values, in three parts of a tensor."""
+    patched.setattr(top_k, "_PART", 1)
+    torch.set_num_threads(3)
+    random = np.random.default_rng(3)
+    ties = random.integers(-3, 4, 97).astype(np.float32)
+    for values in (*inputs(), ties):
+        for k in {1, 9, values.size} & {*range(values.size + 1)}:
+            check_finite(TopK(k), values, lambda v, k=k: test_top_k.oracle(v, k))
+    for bad in (math.nan, -math.inf):
+        values = torch.ones(97)
+        values[50] = bad
+        code, finite = encoded(TopK(9), values)
+        assert not finite
+        assert decoded(TopK(9), code, 97).isnan().all()
+    assert set(launched) == {"count_upper", "count_lower", "pick"}
+
+
+def check_random_k(patched):
+    """Check two parts of the positions, and all positions."""
+    for count, k, *seed in ((97, 97, test_random_k.LAST, 3), (4097, 300, 1, 7)):
+        values = np.linspace(-3, 2, count, dtype=np.float32)
+        where = test_random_k.drawn(count, k, *seed)
+        back = np.zeros_like(values)
+        back[where] = values[where]
+        expected = values[where].view(np.uint8), back
+        check_finite(RandomK(k, *seed), values, lambda _, known=expected: known)
+    assert set(launched) == {"draw"}
+
+
 def cpu_results(codec, bad, dtype, position):
     values = torch.linspace(-1, 2, 97).to(dtype)
     values[position] = bad
@@ -168,6 +203,15 @@ def main():
             expected |= {"quantize", "restore"}
         assert set(launched) == expected
         print(codec.name, len(launched))
+    for check in (check_top_k, check_random_k):
+        name = check.__name__.removeprefix("check_")
+        importlib.import_module(f"bluecomm.compression.kernels.{name}_cuda")
+        launched.clear()
+        with pytest.MonkeyPatch.context() as patched:
+            use_cuda_kernels(patched, [f"{name}_cuda"])
+            patched.setattr(cuda_launch, "_THREADS", 3)
+            check(patched)
+        print(name, len(launched))
 
 
 if __name__ == "__main__":

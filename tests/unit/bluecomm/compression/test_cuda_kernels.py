@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,16 +11,28 @@ import torch
 from bluecomm.compression import (
     E3M0,
     ChunkedTopK,
+    HalfCast,
     MinMaxUInt8,
     QuantizedTopK,
+    RandomK,
     ScaledSign,
+    TopK,
+    half_cast,
 )
 from bluecomm.compression.codec import Codec
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 from tests.support.deadlines import DEADLINE_S
 from tests.unit.bluecomm.compression.encoding import encoded
 
-CODECS = [MinMaxUInt8(), ScaledSign(), E3M0(), ChunkedTopK(), QuantizedTopK()]
+CODECS = [
+    MinMaxUInt8(),
+    ScaledSign(),
+    E3M0(),
+    ChunkedTopK(),
+    QuantizedTopK(),
+    TopK(2),
+    RandomK(2),
+]
 
 
 def test_kernels_under_the_simulator_follow_the_formulas():
@@ -60,6 +73,13 @@ def test_without_numba_cuda_the_error_says_what_to_do(codec, monkeypatch):
 def test_without_a_gpu_that_numba_can_use_the_error_says_why():
     with pytest.raises(RuntimeError, match=r"cannot use the GPU \(.*driver"):
         encoded(E3M0(), torch.ones(4))
+
+
+def test_half_cast_needs_no_kernels():
+    assert "cuda" in HalfCast.devices
+    assert half_cast._block_of(torch.empty(5)) == half_cast._BLOCK
+    on_a_gpu = SimpleNamespace(is_cuda=True, numel=lambda: 5)
+    assert half_cast._block_of(on_a_gpu) == 5
 
 
 class Anywhere(E3M0):

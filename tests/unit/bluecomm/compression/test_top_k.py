@@ -106,10 +106,13 @@ def test_bytes_may_begin_anywhere_and_values_may_require_gradients():
 
 def test_values_that_grow_meanwhile_are_not_written_beyond_the_end():
     codec, picked = TopK(1), np.zeros(4, np.float32)
-    positions = np.zeros(4, np.uint32)
+    positions = np.zeros(4, np.int32)
     # One value was expected to reach 1.0, and three do.
     values, bound = np.array([1, 2, 3], np.float32), 0x3F800000
-    codec._kernels.pick(values, 0, 3, bound, 1, picked[:1], positions[:1])
+    ends, ties, starts = (np.array(one) for one in ([0, 3], [1], [0, 1]))
+    codec._kernels._cpu.pick(
+        *(values, ends, bound, ties, starts, picked, positions, 0, 1)
+    )
     assert picked.tolist() == [1, 0, 0, 0]
     assert positions.tolist() == [0, 0, 0, 0]
 
