@@ -200,6 +200,8 @@ def _about(args: argparse.Namespace) -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "ranks": size(),
         "link": args.link or "",
+        # Trainings without a link end by themselves.
+        **({"seconds": args.seconds} if args.link else {}),
         "step_ms": args.step_ms,
         "share": args.share,
         "seeds": args.seeds,

@@ -64,5 +64,6 @@ def test_each_algorithm_has_a_line_on_the_page(tmp_path: Path) -> None:
     for name in NAMES:
         assert text.count(f"| `{name}` |") == 1
     assert "ms/step, shm" in text
-    picture = tmp_path / "images" / "results-digits.png"
+    assert "steps timed for at least 0.1 s" in text
+    picture = tmp_path / "images" / "results-digits-24.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

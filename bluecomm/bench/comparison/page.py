@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bfrun.wording import count
 from bluecomm.bench.comparison.results import Comparison
 from bluecomm.bench.comparison.summary import (
     REFERENCE,
     Line,
-    lines_of,
     links_of,
+    sections_of,
     target_of,
 )
-from bluecomm.bench.comparison.tasks import TASKS
 
 _INTRODUCTION = """\
 # Results
@@ -47,20 +47,21 @@ Algorithms whose result depends on the speed of ranks, such as `async` and
 """
 
 _RATES = """
-All use the same rate and schedule, which suit `{reference}`; each may do better with a
-rate of its own, and low-communication methods with longer trainings. `bf.QAdam` has a
+All use the same rate and schedule, which suit `{reference}`, except where `lr_factor`
+multiplies the rate. Each may do better with a rate of its own, and low-communication
+methods with longer trainings, which have sections of their own. `bf.QAdam` has a
 warm-up of a quarter of the steps{timed}. `powersgd` sends whole gradients in its first
 1000 steps, and in a shorter training it does what `gradient_allreduce` does.
 """
 
 
 def write_page(found: Comparison, path: Path, pictures: Mapping[str, Path]) -> None:
-    """Write a page with a table for each task.
+    """Write a page with a table for each section.
 
     Args:
         found: The results.
         path: Where the page goes.
-        pictures: A picture for each task's name.
+        pictures: A picture for each section's name.
     """
     links = links_of(found)
     parts = [
@@ -71,23 +72,20 @@ def write_page(found: Comparison, path: Path, pictures: Mapping[str, Path]) -> N
             timed="; its times per step are those after it" if links else "",
         )
     ]
-    for name, task in TASKS.items():
-        lines = lines_of(found, name)
-        if not lines:
-            continue
-        parts.append(f"## {task.title}\n")
-        parts.append(f"{task.about}\n")
-        parts.append(_table(lines, links))
-        if name in pictures:
-            link = os.path.relpath(pictures[name], path.parent)
+    for section in sections_of(found):
+        parts.append(f"## {section.title}\n")
+        parts.append(f"{section.task.about}\n")
+        parts.append(_table(section.lines, links))
+        if section.name in pictures:
+            link = os.path.relpath(pictures[section.name], path.parent)
             axis = "bytes and time" if links else "bytes"
-            parts.append(f"![{task.title}: loss against {axis}]({link})\n")
+            parts.append(f"![{section.title}: loss against {axis}]({link})\n")
     parts.append("## Conditions\n")
     parts.append(_conditions(found))
     path.write_text("\n".join(parts))
 
 
-def _table(lines: list[Line], links: list[str]) -> str:
+def _table(lines: Sequence[Line], links: list[str]) -> str:
     target = target_of(lines)
     headings = ["algorithm", "loss", "accuracy", "kB/step"]
     headings += [f"ms/step, {link}" for link in links]
@@ -121,7 +119,14 @@ def _conditions(found: Comparison) -> str:
             f"* {fact['date']}, {network}: {count(fact['ranks'], 'rank')} on "
             f"{count(fact['cores'], 'core')}, bluecomm {fact['bluecomm']}, "
             f"torch {fact['torch']}, {count(fact['seeds'], 'seed')}{share}, "
-            f"emulated step of {fact['step_ms']:g} ms\n"
+            f"emulated step of {fact['step_ms']:g} ms{_timed(fact)}\n"
         )
     # Runs that trained one task each, for example, have the same facts.
     return "".join(dict.fromkeys(lines))
+
+
+def _timed(fact: Mapping[str, Any]) -> str:
+    # Earlier files do not say it.
+    if "seconds" not in fact:
+        return ""
+    return f", steps timed for at least {fact['seconds']:g} s"

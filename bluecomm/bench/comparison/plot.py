@@ -6,8 +6,7 @@ import itertools
 from pathlib import Path
 
 from bluecomm.bench.comparison.results import Comparison
-from bluecomm.bench.comparison.summary import Line, lines_of, links_of
-from bluecomm.bench.comparison.tasks import TASKS
+from bluecomm.bench.comparison.summary import Section, links_of, sections_of
 from bluecomm.bench.curves import colours
 
 # Neighbors in the legend have similar colours.
@@ -17,28 +16,27 @@ _WIDE = 300
 
 
 def draw(found: Comparison, folder: Path) -> dict[str, Path]:
-    """Draw a picture for each task.
+    """Draw a picture for each section.
 
     Args:
         found: The results.
         folder: Where the pictures go.
 
     Returns:
-        The file for each task's name.
+        The file for each section's name.
     """
     pictures = {}
-    for name in TASKS:
-        lines = lines_of(found, name)
-        if lines:
-            pictures[name] = folder / f"results-{name}.png"
-            _draw(lines, links_of(found), TASKS[name].title, pictures[name])
+    for section in sections_of(found):
+        pictures[section.name] = folder / f"results-{section.name}.png"
+        _draw(section, links_of(found), pictures[section.name])
     return pictures
 
 
-def _draw(lines: list[Line], links: list[str], title: str, path: Path) -> None:
+def _draw(section: Section, links: list[str], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+    lines = section.lines
     # The legend has a row for each line.
     height = max(5.2, 0.6 + 0.23 * len(lines))
     figure = Figure(figsize=(4.2 * (1 + len(links)) + 3, height), layout="constrained")
@@ -71,7 +69,7 @@ def _draw(lines: list[Line], links: list[str], title: str, path: Path) -> None:
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
-    figure.suptitle(title)
+    figure.suptitle(section.title)
     figure.legend(
         *panels[0].get_legend_handles_labels(),
         fontsize="small",

@@ -1,4 +1,4 @@
-"""Puts losses and times on links together: one line per algorithm."""
+"""Puts losses and times on links together: one line per algorithm and length."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from bluecomm.bench.comparison.results import Comparison, Curve, StepCost
+from bluecomm.bench.comparison.tasks import TASKS, TrainingTask
 
 # The algorithm whose final loss the others are compared with.
 REFERENCE = "gradient_allreduce"
@@ -62,9 +63,46 @@ def links_of(found: Comparison) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def lines_of(found: Comparison, task: str) -> list[Line]:
-    """Return a line for each algorithm that was trained on a task, best loss first."""
-    curves = [curve for curve in found.curves if curve.task == task]
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """The trainings on one task that took the same number of steps.
+
+    Attributes:
+        task: The task.
+        steps: Number of steps of each rank.
+        lines: A line for each algorithm, best loss first.
+    """
+
+    task: TrainingTask
+    steps: int
+    lines: Sequence[Line]
+
+    @property
+    def title(self) -> str:
+        """Its heading, with the number of steps unless that is the task's own."""
+        more = "" if self.steps == self.task.steps else f", {self.steps:,} steps"
+        return self.task.title + more
+
+    @property
+    def name(self) -> str:
+        """Its name in names of files."""
+        more = "" if self.steps == self.task.steps else f"-{self.steps}"
+        return self.task.name + more
+
+
+def sections_of(found: Comparison) -> list[Section]:
+    """Return the sections, in the order of the tasks, short trainings first."""
+    sections = []
+    for task in TASKS.values():
+        lengths = {one.steps[-1] for one in found.curves if one.task == task.name}
+        for steps in sorted(lengths):
+            lines = _lines_of(found, task.name, steps)
+            sections.append(Section(task, steps, lines))
+    return sections
+
+
+def _lines_of(found: Comparison, task: str, steps: int) -> list[Line]:
+    curves = [one for one in found.curves if (one.task, one.steps[-1]) == (task, steps)]
     labels = dict.fromkeys(curve.contender for curve in curves)
     lines = [
         _line(
@@ -81,11 +119,11 @@ def lines_of(found: Comparison, task: str) -> list[Line]:
 
 
 def target_of(lines: Sequence[Line]) -> float | None:
-    """Return the loss to reach: that of the reference, and a tolerance."""
-    for line in lines:
-        if line.contender == REFERENCE:
-            return (1 + _TOLERANCE) * line.final_loss
-    return None
+    """Return the loss to reach: the best of the reference, and a tolerance."""
+    losses = [
+        line.final_loss for line in lines if line.contender.split(":")[0] == REFERENCE
+    ]
+    return (1 + _TOLERANCE) * min(losses) if losses else None
 
 
 def _line(curves: Sequence[Curve], costs: Sequence[StepCost]) -> Line:

@@ -108,8 +108,9 @@ def _optimizer(
     plain = algorithm.needed_optimizer(model.parameters(), task.adam_lr, warmup)
     if plain is None:
         plain = task.make_optimizer(model.parameters())
-    if algorithm.brings_momentum:
-        for group in plain.param_groups:
+    for group in plain.param_groups:
+        group["lr"] *= contender.lr_factor
+        if algorithm.brings_momentum:
             options["momentum"] = group.get("momentum", 0.0)
             group["momentum"] = 0.0
     return distribute(contender, model, plain, current_communicator(), **options)

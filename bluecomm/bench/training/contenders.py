@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,6 +50,7 @@ class Contender:
         is_static: Whether it averages with all in-neighbors in each step.
         bucket_nbytes: Bytes of a bucket; ``None``: the algorithm's default.
         every: Steps from one round of parameter averaging to the next.
+        lr_factor: Factor of the optimizer's rate in a training of ``compare``.
         backend: Name of torch's process group among the groups, for ``ddp`` and
             ``fsdp``.
         communicates: Whether ``ddp`` reduces its buckets; otherwise only its own copies
@@ -62,6 +64,7 @@ class Contender:
     is_static: bool = False
     bucket_nbytes: int | None = None
     every: int = 1
+    lr_factor: float = 1.0
     backend: str = GLOO
     communicates: bool = True
     settings: tuple[tuple[str, float], ...] = ()
@@ -105,6 +108,10 @@ class Contender:
         if steps != option and self._averages and steps.isdecimal() and int(steps):
             return {"every": int(steps)}
         setting, _, value = option.partition("=")
+        if setting == "lr_factor" and self.algorithm is not None:
+            with contextlib.suppress(ValueError):
+                if 0 < float(value) < math.inf:
+                    return {"lr_factor": float(value)}
         if setting in self._names_of_settings():
             with contextlib.suppress(ValueError, SyntaxError):
                 number = ast.literal_eval(value)
@@ -113,6 +120,7 @@ class Contender:
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
             "parameter averaging also atc and every=STEPS, for neighbors also static, "
+            "for algorithms lr_factor=FACTOR, "
             "for ddp and fsdp bluecomm, for ddp also silent (without communication), "
             "for ddp:bluecomm also ordinary, and the algorithm's own numbers and truth "
             f"values{self._example()}"

@@ -7,7 +7,7 @@ import torch
 
 from bluecomm.bench.__main__ import main
 from bluecomm.bench.comparison.results import Comparison, Curve, StepCost
-from bluecomm.bench.comparison.summary import lines_of, links_of, target_of
+from bluecomm.bench.comparison.summary import links_of, sections_of, target_of
 from bluecomm.bench.comparison.tasks import TASKS, layers_of, loss_of
 
 
@@ -61,7 +61,9 @@ def test_times_follow_from_steps_and_the_link():
         ],
     )
     assert links_of(found) == ["slow", "fast"]
-    local, reference, push = lines = lines_of(found, "digits")
+    (section,) = sections_of(found)
+    assert section.title == "Digits, 30 steps"
+    local, reference, push = lines = section.lines
     assert local.losses[""] == [2.0, 0.5, 0.25]
     target = target_of(lines)
     assert target == pytest.approx(0.51)
@@ -71,7 +73,27 @@ def test_times_follow_from_steps_and_the_link():
     assert push.seconds_to(target, "slow") is None
     assert push.seconds_to(target, "fast") == pytest.approx(0.04)
     assert push.final_loss == pytest.approx(0.7)
-    assert lines_of(found, "characters") == []
+
+
+def test_trainings_of_other_lengths_have_sections_of_their_own():
+    steps = TASKS["digits"].steps
+    found = Comparison(
+        [],
+        [
+            curve("gradient_allreduce:lr_factor=2", [2.0] * (steps // 5)),
+            curve("gradient_allreduce", [3.0] * (steps // 5)),
+            curve("gradient_allreduce", [1.0] * (steps // 10)),
+        ],
+        [],
+    )
+    usual, longer = sections_of(found)
+    assert (usual.title, usual.name) == ("Digits", "digits")
+    assert (longer.title, longer.name) == ("Digits, 480 steps", "digits-480")
+    assert [line.final_loss for line in longer.lines] == [2.0, 3.0]
+    # The best rate of the reference counts.
+    assert target_of(longer.lines) == pytest.approx(2.04)
+    assert target_of(usual.lines) == pytest.approx(1.02)
+    assert target_of([]) is None
 
 
 def test_results_can_be_read_again(tmp_path):

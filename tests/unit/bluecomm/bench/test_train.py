@@ -103,9 +103,9 @@ def test_contenders_are_named_with_options():
         2 << 20,
     )
     assert {"none", "ddp", "gradient_allreduce"} <= set(default_names())
-    label = "sparse_loco:k=32:every=4:outer_lr=2.5:uneven_inputs=True"
+    label = "sparse_loco:k=32:every=4:outer_lr=2.5:uneven_inputs=True:lr_factor=2"
     found = Contender.parse(label)
-    assert found.every == 4
+    assert (found.every, found.lr_factor) == (4, 2.0)
     assert dict(found.settings) == {"k": 32, "outer_lr": 2.5, "uneven_inputs": True}
 
 
@@ -121,6 +121,9 @@ def test_contenders_are_named_with_options():
         ("ddp:every=2", "ddp has no option"),
         ("ddp:k=2", "ddp has no option 'k=2'.* such as outer_lr=2.0"),
         ("sparse_loco:rate=2.0", "own numbers and truth values: k, outer_lr, error_"),
+        ("sparse_loco:lr_factor=0", "sparse_loco has no option 'lr_factor=0'"),
+        ("sparse_loco:lr_factor=x", "for algorithms lr_factor=FACTOR"),
+        ("ddp:lr_factor=2", "ddp has no option"),
         ("sparse_loco:k=many", "sparse_loco has no option 'k=many'"),
         ("sparse_loco:k=", "sparse_loco has no option 'k='"),
         ("fsdp:bucket=1M", "fsdp has no option"),
