@@ -27,6 +27,7 @@ class HolderState(TypedDict):
         counted: Number of records that the rank has finished.
         round: Number of its first step for which it has got nothing yet.
         has_left: Whether it has made its last request.
+        is_silent: Whether its leases have returned because it has been silent.
     """
 
     number: int
@@ -34,6 +35,7 @@ class HolderState(TypedDict):
     counted: int
     round: int
     has_left: bool
+    is_silent: bool
 
 
 class HeldLease(TypedDict):
@@ -123,6 +125,12 @@ class RecordLedger:
         """Whether all records are done."""
         return count(self.state["done"]) == self.state["length"]
 
+    @property
+    def silent(self) -> set[str]:
+        """The holders that have been silent, and have not made a request since."""
+        holders = self.state["holders"].items()
+        return {name for name, holder in holders if holder["is_silent"]}
+
     def apply(self, request: LedgerRequest) -> LedgerReply:
         """Carry out a request, and return the reply.
 
@@ -131,7 +139,7 @@ class RecordLedger:
         """
         holder = self._holder(request["holder"])
         if request["number"] > holder["number"]:
-            holder["number"] = request["number"]
+            holder["number"], holder["is_silent"] = request["number"], False
             refused = self._finish(request)
             self._return_leases(request)
             granted = self._grant(request)
@@ -145,6 +153,7 @@ class RecordLedger:
             "counted": 0,
             "round": 0,
             "has_left": False,
+            "is_silent": False,
         }
         return self.state["holders"].setdefault(name, fresh)
 
@@ -171,6 +180,7 @@ class RecordLedger:
             # A later request than that which the observer knows is a sign of life.
             known = state["holders"].get(name)
             if known is not None and known["number"] == number:
+                known["is_silent"] = True
                 gone.add(name)
         if request.get("leaves"):
             self._holder(request["holder"])["has_left"] = True

@@ -33,7 +33,8 @@ class StoreCell(Cell):
     shows it. Making the cell asks the store for nothing but a connection.
 
     The store ends with its process, which is rank 0 unless torchrun starts the job. So
-    rank 0 closes its cell at the end of an epoch after the others, or after 10 s.
+    rank 0 closes its cell at the end of an epoch after the others, or after 10 s. It
+    does not wait for ranks whose leases have returned because they were silent.
 
     Args:
         name: Name of the ledger, the same on all ranks, and used once.
@@ -103,11 +104,19 @@ class StoreCell(Cell):
         self._requests.close()
 
     def _part(self) -> None:
-        all_closed = f"{self._name}.all_closed"
-        if self._store.add(f"{self._name}.closed", 1) == self._size:
-            self._store.set(all_closed, "")
-        if self._rank == 0 and RecordLedger(self.ledger()).is_over:
-            self._store.wait([all_closed], timedelta(seconds=_PARTING_S))
+        self._store.set(self._closed_by(self._rank), "")
+        ledger = RecordLedger(self.ledger())
+        if self._rank == 0 and ledger.is_over:
+            others = [
+                self._closed_by(rank)
+                for rank in range(self._size)
+                if str(rank) not in ledger.silent
+            ]
+            self._store.wait(others, timedelta(seconds=_PARTING_S))
+
+    def _closed_by(self, rank: int) -> str:
+        """Return the key that says that a rank has closed its cell."""
+        return f"{self._name}.closed.{rank}"
 
     def _replace(self, wanted: str) -> None:
         """Replace the state if this rank knows it, and find the present one.

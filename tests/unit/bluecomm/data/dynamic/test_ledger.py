@@ -93,11 +93,14 @@ def test_a_silent_rank_that_has_asked_again_keeps_its_leases():
     assert seen == {"a": 1}
     ledger.apply(request("a", 2))
     ledger.apply(request("b", 2, silent=seen))
+    assert ledger.silent == set()
     assert ledger.apply(request("a", 3, finished=[lease["id"]]))["refused"] == []
     lease = ledger.apply(request("a", 4, wants=True))["granted"]
     ledger.apply(request("b", 3, silent={"a": 4, "unknown": 0}))
+    assert ledger.silent == {"a"}
     reply = ledger.apply(request("a", 5, finished=[lease["id"]]))
     assert reply["refused"] == [lease["id"]]
+    assert ledger.silent == set()
     assert ledger.state["done"] == [[0, 1]]
 
 

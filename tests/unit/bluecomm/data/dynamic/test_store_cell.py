@@ -38,6 +38,21 @@ class StoppedStore(dist.HashStore):
         return super().compare_set(*state)
 
 
+class WatchedStore(dist.HashStore):
+    """Keeps the keys that ranks wait for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def clone(self):
+        return self
+
+    def wait(self, keys, timeout):
+        self.waits.append(keys)
+        super().wait(keys, timeout)
+
+
 @pytest.fixture
 def open_cells(monkeypatch):
     """Return a function from a store to the cells of two ranks."""
@@ -87,7 +102,7 @@ def test_the_host_of_the_store_waits_until_others_know_of_the_end(
     assert first.call({"holder": "0", "number": 3})["is_over"]
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(first.close)
-        wait_until(lambda: store.check(["bluecomm.data/pass.closed"]), "it ends")
+        wait_until(lambda: store.check(["bluecomm.data/pass.closed.0"]), "it ends")
         assert not closing.done()
         second.close()
         closing.result(DEADLINE_S)
@@ -101,6 +116,22 @@ def test_the_host_of_the_store_waits_for_nobody_in_an_epoch_that_goes_on(
     finish([first, second])
     first.close()
     second.close()
+
+
+def test_the_host_of_the_store_waits_for_no_rank_that_is_silent(
+    open_cells, monkeypatch
+):
+    """Rank 1 is lost while it holds all records, so rank 0 uses them."""
+    store = WatchedStore()
+    monkeypatch.setattr(store_cell, "PrefixStore", lambda prefix, store: store)
+    first, second = open_cells(store)
+    request = {"ranks": 2, "batch_size": 4, "wants": True}
+    second.call({**request, "holder": "1", "number": 1})
+    reply = first.call({**request, "holder": "0", "number": 1, "silent": {"1": 1}})
+    finished = [reply["granted"]["id"]]
+    assert first.call({"holder": "0", "number": 2, "finished": finished})["is_over"]
+    first.close()
+    assert store.waits == [["pass.closed.0"]]
 
 
 def test_the_host_of_the_store_does_not_wait_for_long(open_cells, monkeypatch, caplog):
