@@ -1,24 +1,17 @@
-"""The world: one process's engine, its rank, and the requests that it has started."""
+"""The world: one process's engine and its rank, from the start to the end."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
-from bluecomm.errors import CommunicationTimeout, ShutdownError, SuspendedError
-from bluecomm.runtime import fork
-from bluecomm.runtime.call import Call, KeptMemory, Result
-from bluecomm.runtime.completions import Callback, Completions
+from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.engine_start import make_engine
-from bluecomm.runtime.failure import CLOSED
-from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.runtime.input_waits import InputWaits
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.member_feed import MemberFeed
@@ -28,32 +21,21 @@ from bluecomm.runtime.notice import Notice
 from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.process_sets import ProcessSets
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
+from bluecomm.runtime.requests import Requests
 from bluecomm.runtime.stats import Stats, to_stats
 from bluecomm.runtime.unchanged_calls import UnchangedCalls
 
 if TYPE_CHECKING:
-    from bluecomm._native import (
-        Completion,
-        Engine,
-        Recorder,
-        SharedMemory,
-    )
+    from bluecomm._native import Engine, Recorder, SharedMemory
 
 _log = logging.getLogger("bluecomm")
-
-# Starting a request releases dropped ones that have ended if at least this many are
-# kept; always while a transport still reads the memory of a failed one.
-_REAP_AT = 256
 
 _CLOSE_TIMEOUT_S = 5.0
 # How long the peers may take to receive the error that ends this program.
 _LAST_WORDS_S = 1.0
 
-# Memory that a transport was still reading when its world ended. It is never freed.
-_held: list[object] = []
 
-
-class World:
+class World(Requests):
     """The engine of this process and everything that belongs to one ``init``.
 
     Args:
@@ -77,26 +59,15 @@ class World:
         topology: str,
         recorder: Recorder | None = None,
     ) -> None:
-        self.config = config
+        engine = make_engine(config, rendezvous, memory, recorder)
+        super().__init__(engine, config, rendezvous.assignment.rank)
         self.recorder = recorder
         self.rendezvous = rendezvous
         self.assignment = rendezvous.assignment
         # The rendezvous may pass the news of a later world at the end of this one.
         self.news = rendezvous.news
         self.memory = memory
-        self.pid = os.getpid()
-        self.rank = self.assignment.rank
         self.size = self.assignment.size
-        self._lock = threading.Lock()  # held while requests are released
-        # What each request uses, by its id. It must live as long as it is listed here.
-        self._kept: dict[int, Any] = {}
-        self._reap_at = _REAP_AT
-        self._dropped: collections.deque[int] = collections.deque()
-        self._forgotten: set[int] = set()
-        self._hard_limits_s: dict[int, float] = {}
-        self._waiting: set[int] = set()
-        self._waiters: set[int] = set()
-        self._closed = False
         self._is_ending = False
         self._told_failing = False
         # Whether this rank has yet to join the job that the others run.
@@ -112,10 +83,6 @@ class World:
             self.size, survives_losses=self.assignment.survives_losses
         )
         self.notice = Notice()
-        self._suspensions = 0
-        self._is_suspended = False
-        self._engine = make_engine(config, rendezvous, memory, recorder)
-        self._completions = Completions(self._engine)
         self.peers = self._meet(topology)
         self.layout = layout_of(
             [peer.machine for peer in self.peers], config.ranks_per_machine
@@ -169,7 +136,7 @@ class World:
             links,
         )
 
-    # -- groups and operations --------------------------------------------------------
+    # -- groups and statistics --------------------------------------------------------
 
     def add_group(
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
@@ -198,235 +165,6 @@ class World:
         self._engine.reset_stats()
         self.unchanged_calls.reset()
         self.input_waits.reset()
-
-    def start(self, call: Call[Result]) -> RequestHandle[Result]:
-        """Start an operation whose name and group are known, and return its handle.
-
-        Raises:
-            ShutdownError: After ``shutdown``, or in a forked child.
-            SuspendedError: The world is suspended.
-        """
-        name = call.name
-        assert name is not None
-        self.check_usable()
-        if self._is_suspended:
-            raise self._suspended(call.kind, name)
-        timeout_s = call.timeout_s
-        call.limit_s = (
-            self.config.operation_timeout_s if timeout_s is None else timeout_s
-        )
-        # The engine stores the call in _kept before a signal handler can run. It stores
-        # a nonblocking call before it starts the operation.
-        try:
-            if call.blocking or self._completions.is_here():
-                self._waiters.add(threading.get_ident())
-            number = self._engine.submit(call, self._kept)
-        except BaseException:
-            self._forget_kept(call)
-            raise
-        if number == 0:
-            return FinishedHandle(self, number, call.kind, name, call.finish)
-        self._note_started(number, timeout_s)
-        return RequestHandle(self, number, call.kind, name, call.finish)
-
-    def run_after(
-        self,
-        handles: Sequence[RequestHandle[Any]],
-        call: Call[None],
-        started: list[RequestHandle[None]],
-    ) -> None:
-        """Wait for requests, then run a call without memory.
-
-        The program gets back control after at most about 0.1 s.
-
-        Args:
-            handles: The requests.
-            call: The call.
-            started: Gets the handle of the call, even if a signal handler raises. It
-                stays empty if the call has not started, because a request has failed or
-                still runs, or another thread has removed the group.
-        """
-        self.check_usable()
-        assert call.name is not None
-        call.limit_s = self.config.operation_timeout_s
-        self._waiters.add(threading.get_ident())
-        ids = [one.number for one in handles]
-        numbers: list[int | None] = []
-        try:
-            # The list has the id before a signal handler can raise.
-            numbers.extend(map(self._engine.run_after, [ids], [call]))
-        except ValueError:  # there is no such group any more
-            pass
-        finally:
-            for number in numbers:
-                if number is not None:
-                    kind = RequestHandle if number else FinishedHandle
-                    started.append(
-                        kind(self, number, call.kind, call.name, call.finish)
-                    )
-
-    def refuse(self, call: Call[None], reason: str) -> None:
-        """Count a call that is not made; see ``Communicator.refuse``."""
-        self.check_usable()
-        self.check_running(call.kind, call.name)
-        self._engine.refuse(call, reason, call.parameters is None)
-
-    def start_request(
-        self,
-        submit: Callable[[dict[int, Any], Any], int],
-        keep: object,
-        timeout_s: float | None,
-    ) -> int:
-        """Start a request about a window and keep what it uses.
-
-        Args:
-            submit: Starts the request and returns its id, or 0 if it has ended. Called
-                with the table of what is kept and ``keep``, which it enters there.
-            keep: Object that must live until the request has ended. It identifies the
-                request, so no other one may use it.
-            timeout_s: Deadline that the program gave, if any. It is never extended.
-
-        Returns:
-            The id of the request; 0 if it has ended.
-        """
-        try:
-            number = submit(self._kept, keep)
-        except BaseException:
-            self._forget_kept(keep)
-            raise
-        if number:
-            self._note_started(number, timeout_s)
-        return number
-
-    def _note_started(self, number: int, timeout_s: float | None) -> None:
-        if timeout_s is not None:
-            self._hard_limits_s[number] = timeout_s
-        if len(self._kept) >= self._reap_at:
-            self.reap()
-
-    def _forget_kept(self, keep: object) -> None:
-        """Drop a request whose handle an exception of a signal handler has lost."""
-        for number, kept in list(self._kept.items()):
-            if kept is keep:
-                self.forget(number)
-
-    def output(self, number: int) -> tuple[Any, list[int]]:
-        """Return the result that the engine allocated: memory and rows per source."""
-        return self._engine.output(number)
-
-    def source_of(self, number: int) -> int:
-        """Return the rank whose message a receive has taken."""
-        return self._engine.source_of(number)
-
-    def is_done(self, number: int) -> bool:
-        """Return whether a request has ended."""
-        return self._closed or self._engine.done(number)
-
-    def wait(self, number: int, timeout_s: float | None) -> Completion | None:
-        """Wait until a request has ended; return ``None`` if ``timeout_s`` passed.
-
-        Raises:
-            SuspendedError: The engine was suspended before the request had ended.
-        """
-        self.check_usable()
-        suspensions = self._suspensions
-        self._waiting.add(number)
-        if not self._completions.is_here():  # a callback waits for what has ended
-            self._waiters.add(threading.get_ident())
-        try:
-            limit_s = float("inf") if timeout_s is None else timeout_s
-            completion = self._engine.wait(number, limit_s)
-            was_suspended = self._is_suspended or self._suspensions > suspensions
-            if completion is None and was_suspended:
-                raise self._suspended("wait", None)
-            return completion
-        finally:
-            self._waiting.discard(number)
-
-    def on_finish(self, number: int, callback: Callback) -> None:
-        """Call ``callback`` once a request has ended; see ``Handle.on_finish``."""
-        if not self._closed:
-            self.check_usable()
-        self._completions.add(number, callback)
-
-    def blocks_program(self, number: int) -> bool:
-        """Return whether the only thread that ever waited here waits for a request.
-
-        If so, no other thread will start the operations that other ranks wait for.
-        """
-        return number in self._waiting and len(self._waiters) == 1
-
-    def is_in_use(self, address: int, nbytes: int) -> bool:
-        """Return whether an outstanding request uses some of this memory."""
-        self.reap()
-        return any(
-            kept.uses(address, nbytes)
-            for kept in list(self._kept.values())
-            if isinstance(kept, Call | KeptMemory)
-        )
-
-    def is_waited_for(self, number: int) -> bool:
-        """Return whether a thread of this process waits for a request."""
-        return number in self._waiting
-
-    def is_standing(self, number: int) -> bool:
-        """Return whether a request waits for what may come at any time."""
-        kept = self._kept.get(number)
-        return isinstance(kept, Call) and kept.is_standing
-
-    def has_hard_deadline(self, number: int) -> bool:
-        """Return whether the program gave a request's deadline, which then stands."""
-        return number in self._hard_limits_s
-
-    def limit_s(self, number: int) -> float:
-        """Return the deadline that a request was started with, in seconds."""
-        return self._hard_limits_s.get(number, self.config.operation_timeout_s)
-
-    def release(self, number: int) -> None:
-        """Release a request that has been waited for."""
-        self._hard_limits_s.pop(number, None)
-        if self._closed:
-            return
-        try:
-            if self._engine.release(number):
-                self._kept.pop(number, None)
-            else:
-                self._reap_at = 0
-        except BaseException:
-            # A signal handler may raise once the engine has forgotten the id.
-            if number not in self._engine.held():
-                self._kept.pop(number, None)
-            raise
-
-    def forget(self, number: int) -> None:
-        """Release a request that nobody will wait for, as soon as it has ended.
-
-        The garbage collector calls this at any point, so it takes no lock.
-        """
-        self._dropped.append(number)
-
-    def abandon(self, number: int, why: str) -> None:
-        """End a request that nobody waits for with a failure, unless it has ended."""
-        if not self._closed:
-            with contextlib.suppress(ValueError):  # it has been released
-                self._engine.fail(number, CLOSED, why)
-        self.forget(number)
-
-    def reap(self) -> None:
-        """Release dropped requests that have ended, and free unused tensors."""
-        with self._lock:
-            # Requests that end after this are found by the next call.
-            held = bool(self._engine.held())
-            for number in self._engine.finished():
-                self._kept.pop(number, None)
-            # A program may have many requests outstanding.
-            self._reap_at = 0 if held else max(_REAP_AT, 2 * len(self._kept))
-            while self._dropped:
-                self._forgotten.add(self._dropped.popleft())
-            over = {n for n in self._forgotten if n not in self._kept}
-            self._forgotten -= over
-        for number in over:
-            self.release(number)
 
     # -- joining ----------------------------------------------------------------------
 
@@ -457,17 +195,6 @@ class World:
                 timeout_s=limit_s,
             )
 
-    def wait_for_started(self) -> None:
-        """Wait until all requests that this rank has started have ended, or failed.
-
-        Receives whose message may never come are left out.
-        """
-        for request in self._engine.pending():
-            if self.is_standing(request["id"]):
-                continue
-            with contextlib.suppress(ValueError):  # it may be released by now
-                self.wait(request["id"], None)
-
     def leave_join(self, sequence: int) -> None:
         """End a round of joins; calls are counted anew on all ranks.
 
@@ -494,24 +221,6 @@ class World:
             self._engine.resume()
             self._monitor.resume()
 
-    def check_running(self, operation: str, name: str | None) -> None:
-        """Raise an error if the world is suspended.
-
-        Raises:
-            SuspendedError: The world is suspended.
-        """
-        if self._is_suspended:
-            raise self._suspended(operation, name)
-
-    def _suspended(self, operation: str, name: str | None) -> SuspendedError:
-        return SuspendedError.describe(
-            "bluecomm is suspended",
-            operation=operation,
-            name=name,
-            rank=self.rank,
-            remedy="Call bluecomm.resume() first; outstanding operations then continue",
-        )
-
     @property
     def engine(self) -> Engine:
         """The native engine, for the monitor."""
@@ -520,34 +229,9 @@ class World:
     # -- ending -----------------------------------------------------------------------
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the world has ended."""
-        return self._closed
-
-    @property
     def is_ending(self) -> bool:
         """Whether the world is closed or being closed, so that its operations fail."""
         return self._is_ending
-
-    def check_usable(self) -> None:
-        """Raise an error unless operations can run here.
-
-        Raises:
-            ShutdownError: After ``shutdown``, or in a forked child.
-        """
-        if self._closed:
-            raise ShutdownError(
-                "bluecomm was shut down after this process set, process group or "
-                "optimizer was made; call bluecomm.init(), then make it again. Call "
-                "torch.distributed.destroy_process_group() before bluecomm.shutdown()",
-                rank=self.rank,
-            )
-        if fork.pid != self.pid:
-            raise ShutdownError(
-                f"this process ({fork.pid}) is a fork of rank {self.rank} "
-                f"(pid {self.pid}); only the rank itself communicates",
-                rank=self.rank,
-            )
 
     def tell_failing(self, what: str) -> None:
         """Tell the peers at once that an error ends this program.
@@ -572,9 +256,7 @@ class World:
         self._completions.close()
         if self.member_feed is not None:
             self.member_feed.join()
-        self._closed = True
-        _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
-        self._kept.clear()
+        self._end()
 
     def retire(self) -> None:
         """Say goodbye to the peers and end the engine, but stay in the job."""

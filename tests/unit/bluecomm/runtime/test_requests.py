@@ -1,20 +1,16 @@
-"""A world's records of its operations, and how long it keeps their tensors."""
+"""The requests of a world, and how long it keeps their tensors."""
 
-import collections
 import functools
 import gc
-import os
-import threading
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from bluecomm.runtime import world as world_module
+from bluecomm.runtime import requests as requests_module
 from bluecomm.runtime.call import NO_MEMORY, Call, KeptMemory
-from bluecomm.runtime.completions import Completions
-from bluecomm.runtime.world import World
+from bluecomm.runtime.requests import Requests
 
 
 class Interrupted:
@@ -51,9 +47,6 @@ class Reading:
     def release(self, number):
         return number not in self.reads
 
-    def take_late_failure(self):
-        return None
-
     def finished(self):
         over, self.over = self.over, []
         return over
@@ -61,37 +54,15 @@ class Reading:
     def held(self):
         return list(self.reads)
 
-    def close(self, timeout_s):
-        pass
-
     def submit(self, *_):
         return 8
 
 
-def make_world(engine, kept):
-    """Return a world without peers that uses this engine and keeps these tensors."""
-    world = World.__new__(World)
-    vars(world).update(
-        pid=os.getpid(),
-        config=SimpleNamespace(operation_timeout_s=1.0),
-        _engine=engine,
-        _completions=Completions(engine),
-        _monitor=SimpleNamespace(close=lambda: None),
-        member_feed=None,
-        _kept=kept,
-        _reap_at=world_module._REAP_AT,
-        _lock=threading.Lock(),
-        _dropped=collections.deque(),
-        _forgotten=set(),
-        _hard_limits_s={},
-        _waiters=set(),
-        _waiting=set(),
-        _suspensions=0,
-        _closed=False,
-        _told_failing=False,
-        _is_suspended=False,
-    )
-    return world
+def make_requests(engine, kept):
+    """Return the requests of an engine, some of which keep tensors already."""
+    requests = Requests(engine, SimpleNamespace(operation_timeout_s=1.0), rank=0)
+    requests._kept.update(kept)
+    return requests
 
 
 def call_with(*keep):
@@ -101,31 +72,31 @@ def call_with(*keep):
     return call
 
 
-def start(world, *, blocking=False):
+def start(requests, *, blocking=False):
     call = call_with()
     call.blocking = blocking
-    world.start(call)
+    requests.start(call)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_an_operation_whose_start_was_interrupted_is_dropped(blocking):
-    world = make_world(Interrupted(), {3: call_with()})
+    requests = make_requests(Interrupted(), {3: call_with()})
     with pytest.raises(KeyboardInterrupt):
-        start(world, blocking=blocking)
-    world.reap()
-    assert world._engine.released == [7]
-    assert list(world._kept) == [3]
+        start(requests, blocking=blocking)
+    requests.reap()
+    assert requests._engine.released == [7]
+    assert list(requests._kept) == [3]
 
 
 def test_a_window_request_whose_start_was_interrupted_is_dropped():
-    world = make_world(Interrupted(), {3: [()]})
+    requests = make_requests(Interrupted(), {3: [()]})
     with pytest.raises(KeyboardInterrupt):
-        world.start_request(
-            lambda kept, keep: world._engine.submit(keep, kept), [], None
+        requests.start_request(
+            lambda kept, keep: requests._engine.submit(keep, kept), [], None
         )
-    world.reap()
-    assert world._engine.released == [7]
-    assert list(world._kept) == [3]
+    requests.reap()
+    assert requests._engine.released == [7]
+    assert list(requests._kept) == [3]
 
 
 def test_a_window_request_is_noted_unless_it_has_ended():
@@ -134,22 +105,26 @@ def test_a_window_request_is_noted_unless_it_has_ended():
             kept[number] = keep
         return number
 
-    world = make_world(Reading(), {})
+    requests = make_requests(Reading(), {})
     for number in (0, 8):
         start = functools.partial(submit, number)
         keep = [torch.ones(1)]
-        assert world.start_request(start, keep, 5.0) == number
-    assert world._kept == {8: keep}
-    assert world.has_hard_deadline(8)
-    assert not world.has_hard_deadline(0)
+        assert requests.start_request(start, keep, 5.0) == number
+    assert requests._kept == {8: keep}
+    assert requests.has_hard_deadline(8)
+    assert not requests.has_hard_deadline(0)
 
 
 def test_a_call_may_stand_and_a_window_request_may_not():
     call = Call("recv", "uint8", [], (0, 0), (300, 10), (), lambda _: None)
-    world = make_world(Reading(), {1: call, 2: KeptMemory("owner", (200, 50))})
-    assert [world.is_standing(number) for number in (1, 2, 3)] == [False] * 3
+    requests = make_requests(Reading(), {1: call, 2: KeptMemory("owner", (200, 50))})
+    assert [requests.is_standing(number) for number in (1, 2, 3)] == [False] * 3
     call.is_standing = True
-    assert [world.is_standing(number) for number in (1, 2, 3)] == [True, False, False]
+    assert [requests.is_standing(number) for number in (1, 2, 3)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_requests_that_stand_are_not_waited_for():
@@ -164,16 +139,18 @@ def test_requests_that_stand_are_not_waited_for():
 
     call = call_with()
     call.is_standing = True
-    world = make_world(Waiting(), {1: call, 2: call_with()})
-    world.wait_for_started()
-    assert world._engine.waited == (2,)
+    requests = make_requests(Waiting(), {1: call, 2: call_with()})
+    requests.wait_for_started()
+    assert requests._engine.waited == (2,)
 
 
 def test_memory_is_in_use_by_operations_and_window_requests():
     call = Call("barrier", "uint8", [], (100, 50), [(300, 10)], (), lambda _: None)
     kept = {1: call, 2: KeptMemory("owner", (200, 50)), 3: []}
-    world = make_world(Reading(), kept)
-    used = [address for address in range(90, 400, 20) if world.is_in_use(address, 20)]
+    requests = make_requests(Reading(), kept)
+    used = [
+        address for address in range(90, 400, 20) if requests.is_in_use(address, 20)
+    ]
     assert used == [90, 110, 130, 190, 210, 230, 290]
 
 
@@ -182,12 +159,12 @@ def test_threads_start_requests_at_the_same_time():
 
     class Starting(Reading):
         def submit(self, *_):
-            assert not world._lock.locked()
+            assert not requests._lock.locked()
             return 8
 
-    world = make_world(Starting(), {})
-    start(world)
-    assert world.start_request(world._engine.submit, [], None) == 8
+    requests = make_requests(Starting(), {})
+    start(requests)
+    assert requests.start_request(requests._engine.submit, [], None) == 8
 
 
 def test_many_outstanding_requests_are_not_reaped_at_each_start():
@@ -199,23 +176,23 @@ def test_many_outstanding_requests_are_not_reaped_at_each_start():
             return []
 
     engine = Counting()
-    world = make_world(engine, dict.fromkeys(range(10, 1000)))
+    requests = make_requests(engine, dict.fromkeys(range(10, 1000)))
     for _ in range(100):
-        start(world)
+        start(requests)
     assert engine.looks == 1
 
 
 def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
-    world = make_world(engine, {7: call_with(torch.ones(1))})
-    tensor = weakref.ref(world._kept[7].keep[0])
-    world.release(7)
-    start(world)
+    requests = make_requests(engine, {7: call_with(torch.ones(1))})
+    tensor = weakref.ref(requests._kept[7].keep[0])
+    requests.release(7)
+    start(requests)
     assert tensor() is not None
     engine.let_go()
-    start(world)
+    start(requests)
     assert tensor() is None
-    assert world._reap_at == world_module._REAP_AT
+    assert requests._reap_at == requests_module._REAP_AT
 
 
 def test_a_release_that_was_interrupted_frees_the_tensors():
@@ -224,37 +201,37 @@ def test_a_release_that_was_interrupted_frees_the_tensors():
             raise KeyboardInterrupt  # a signal handler, once the id is forgotten
 
     engine = Released()
-    world = make_world(engine, {7: "tensors"})
+    requests = make_requests(engine, {7: "tensors"})
     with pytest.raises(KeyboardInterrupt):
-        world.release(7)
-    assert world._kept == {7: "tensors"}  # a transport reads them
+        requests.release(7)
+    assert requests._kept == {7: "tensors"}  # a transport reads them
     engine.let_go()
     with pytest.raises(KeyboardInterrupt):
-        world.release(7)
-    assert world._kept == {}
+        requests.release(7)
+    assert requests._kept == {}
 
 
 def test_a_forgotten_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
-    world = make_world(engine, {7: call_with(torch.ones(1))})
-    world.forget(7)
-    world.reap()
-    assert list(world._kept) == [7]
+    requests = make_requests(engine, {7: call_with(torch.ones(1))})
+    requests.forget(7)
+    requests.reap()
+    assert list(requests._kept) == [7]
     engine.let_go()
-    world.reap()
-    assert world._kept == {}
+    requests.reap()
+    assert requests._kept == {}
 
 
 def test_memory_that_is_read_after_the_end_is_never_freed(monkeypatch):
     held = []
-    monkeypatch.setattr(world_module, "_held", held)
+    monkeypatch.setattr(requests_module, "_held", held)
     engine = Reading()
-    world = make_world(engine, {7: call_with(torch.ones(1))})
-    tensor = weakref.ref(world._kept[7].keep[0])
-    world._kept[8] = call_with(torch.ones(1))
-    other = weakref.ref(world._kept[8].keep[0])
-    world.close(orderly=False)
-    del world
+    requests = make_requests(engine, {7: call_with(torch.ones(1))})
+    tensor = weakref.ref(requests._kept[7].keep[0])
+    requests._kept[8] = call_with(torch.ones(1))
+    other = weakref.ref(requests._kept[8].keep[0])
+    requests._end()
+    del requests
     gc.collect()
     assert tensor() is not None
     assert other() is None
@@ -263,9 +240,9 @@ def test_memory_that_is_read_after_the_end_is_never_freed(monkeypatch):
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_a_call_after_requests_is_noted_if_it_has_started(number):
-    world = make_world(SimpleNamespace(run_after=lambda ids, call: number), {})
+    requests = make_requests(SimpleNamespace(run_after=lambda ids, call: number), {})
     started = []
-    world.run_after([], call_with(), started)
+    requests.run_after([], call_with(), started)
     assert [handle.number for handle in started] == [number]
 
 
@@ -275,6 +252,6 @@ def test_no_call_after_requests_starts_in_a_group_that_was_removed_meanwhile():
 
     started = []
     for engine in (run_after, lambda ids, call: None):
-        world = make_world(SimpleNamespace(run_after=engine), {})
-        world.run_after([], call_with(), started)
+        requests = make_requests(SimpleNamespace(run_after=engine), {})
+        requests.run_after([], call_with(), started)
     assert started == []
