@@ -29,6 +29,7 @@ from bluecomm.runtime.epochs.coverage import (
     why_impossible,
 )
 from bluecomm.runtime.epochs.ledger import Decision, Key, Ledger
+from bluecomm.runtime.epochs.locked import Locked
 from bluecomm.runtime.epochs.transaction import (
     CallOfTransaction,
     Transaction,
@@ -63,39 +64,6 @@ class Group(Protocol):
 
     def free(self) -> None:
         """Forget the group."""
-
-
-class Locked:
-    """Holds a lock in a ``with`` block, and then calls functions without the lock.
-
-    Each collective takes the lock several times, so this is not a generator.
-
-    Args:
-        lock: The lock.
-        later: The functions; other threads may take some of them.
-    """
-
-    __slots__ = ("_later", "_lock")
-
-    def __init__(
-        self,
-        lock: threading.Condition,
-        later: collections.deque[Callable[[], None]],
-    ) -> None:
-        self._lock = lock
-        self._later = later
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-        while self._later:
-            try:
-                function = self._later.popleft()
-            except IndexError:  # another thread has taken it
-                return
-            function()
 
 
 class Transactions:
