@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bfrun.agent.output_ring import LIMIT_NBYTES
-from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_search import AgentSearch, LostAgents, search_limit_s
 from bfrun.driver.agent_session import AgentSession
@@ -19,9 +17,10 @@ from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.host_arrivals import Arrival, HostArrivals
 from bfrun.driver.host_discovery import HostDiscovery
 from bfrun.driver.job_record import TOUCH_EVERY_S, HeldRecord
+from bfrun.driver.leftovers import GUARD_LIMIT_S, Leftovers, await_guards
 from bfrun.driver.membership import first_failure
+from bfrun.driver.rank_output import RankOutput
 from bfrun.driver.rank_supervisor import RankSupervisor
-from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frames import StartFrames
@@ -32,9 +31,6 @@ from bfrun.driver.trace_collector import TraceCollector
 from bfrun.frames.agent_to_driver import (
     AgentEnded,
     ClockReading,
-    Output,
-    OutputClosed,
-    OutputLost,
     StdinTaken,
     TracePiece,
 )
@@ -44,17 +40,11 @@ from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.silence import MARGIN_S
 from bfrun.task import Task
-from bfrun.wording import count
 
 _TICK_S = 0.25
 _BACKLOG_TICK_S = 0.01
 # Seconds in which agents must report what is left after they were told to end.
 _ENDED_LIMIT_S = 3.0
-# Seconds in which the guard of a lost agent ends all processes.
-_GUARD_LIMIT_S = 6.0
-# Seconds in which a guard exits after its agent has ended all ranks. It does so at
-# once, unless the machine is very busy.
-_EXIT_LIMIT_S = 30.0
 
 
 class Job:
@@ -113,6 +103,9 @@ class Job:
             plan, config, self._router, self._shutdown, self.printer.say, task
         )
         self.membership = self._ranks.membership
+        self._output = RankOutput(
+            self.printer, self._router, self._ranks.starts.has_ended
+        )
         self._stdin = StdinSource() if config.stdin else None
         self._traces = _trace_collector(config, plan)
         self._discovery = None
@@ -137,9 +130,7 @@ class Job:
         self._selector = selectors.PollSelector()
         self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             **self._ranks.handlers,
-            Output: self._on_output,
-            OutputClosed: self._on_output_closed,
-            OutputLost: self._on_output_lost,
+            **self._output.handlers,
             StdinTaken: self._on_stdin_taken,
             TracePiece: self._on_trace_piece,
         }
@@ -166,7 +157,13 @@ class Job:
                 self._turn()
                 if self.detached_by:
                     return None
-        leftovers = self._leftovers()
+        limit_s = GUARD_LIMIT_S
+        if self._lost_agents is not None:
+            config = self._config
+            limit_s = search_limit_s(
+                config.detached_limit_s or 0.0, config.link_timeout_s
+            )
+        leftovers = await_guards(self._sessions, self._left, limit_s)
         if self._traces is not None:
             self.printer.say(f"bfrun: {self._traces.finish()}")
         return leftovers
@@ -347,7 +344,8 @@ class Job:
         ranks = self._ranks_of[session]
         self._router.note_repeated(ranks)
         for rank in ranks:
-            self._end_lines(rank)  # the agent sends them again from their beginnings
+            # The agent sends its lines again from their beginnings.
+            self._output.end_lines(rank)
         self._ranks.reunite(ranks, reports_of(session))
         if self._shutdown.ended:
             session.send(EndRanks())
@@ -407,33 +405,6 @@ class Job:
         self._end_deadline = max(self._end_deadline, heard_at + _ENDED_LIMIT_S)
         return now > self._end_deadline
 
-    def _leftovers(self) -> Leftovers:
-        """Wait for the guards, which end after all processes below them."""
-        silent = []
-        # A host has had several agents if it was lost and came back.
-        newest = {(each.host.user, each.host.name): each for each in self._sessions}
-        lost_until = time.monotonic() + _GUARD_LIMIT_S
-        ended_until = time.monotonic() + _EXIT_LIMIT_S
-        for session in self._sessions:
-            # A silent host cannot report the end of its guard, so do not wait for it.
-            until = ended_until if session.ended else lost_until
-            left_s = 0.0 if session.silent else until - time.monotonic()
-            is_gone = session.connection.wait(max(0.0, left_s)) is not None
-            name = session.host.name
-            if is_gone:
-                self._left.setdefault(name, 0)
-            elif session.ended:
-                self._left[name] += 1
-            elif session in newest.values():
-                silent.append(name)
-        limit_s = _GUARD_LIMIT_S
-        if self._lost_agents is not None:
-            config = self._config
-            limit_s = search_limit_s(
-                config.detached_limit_s or 0.0, config.link_timeout_s
-            )
-        return Leftovers(len(newest), self._left, silent, limit_s)
-
     # The user
 
     def leaves_output(self) -> bool:
@@ -492,26 +463,6 @@ class Job:
             self._shutdown.interrupt(time.monotonic())
 
     # Frames of the agents
-
-    def _on_output(self, frame: Output) -> None:
-        data = text_to_bytes(frame.data)
-        self._router.note_arrived(frame.rank, len(data))
-        self.printer.feed(frame.rank, frame.stream, data)
-
-    def _end_lines(self, rank: int) -> None:
-        for stream in ("stdout", "stderr"):
-            self.printer.feed(rank, stream, b"")
-
-    def _on_output_closed(self, frame: OutputClosed) -> None:
-        self._end_lines(frame.rank)
-        self._ranks.starts.has_ended(frame.rank)
-
-    def _on_output_lost(self, frame: OutputLost) -> None:
-        self.printer.say(
-            f"bfrun: {count(frame.nbytes, 'byte')} of the output of rank {frame.rank} "
-            "were lost, because its agent keeps only the last "
-            f"{LIMIT_NBYTES >> 20} MiB without a bfrun"
-        )
 
     def _on_stdin_taken(self, frame: StdinTaken) -> None:
         if self._stdin is not None:

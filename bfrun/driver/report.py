@@ -6,44 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from bfrun.driver.leftovers import Leftovers
 from bfrun.driver.membership import Failure, first_failure
 from bfrun.wording import count, format_ranks
 
 # Losses that the report lists one by one.
 _MOST_LOSSES = 16
-
-
-@dataclass(frozen=True)
-class Leftovers:
-    """The processes of a job that still run at its end, as its agents count them.
-
-    Attributes:
-        hosts: Number of hosts of the job.
-        left: Number of processes that could not be ended, by host name.
-        silent: Hosts that cannot be reached.
-        limit_s: Seconds within which the processes on these hosts end.
-    """
-
-    hosts: int
-    left: Mapping[str, int]
-    silent: Sequence[str] = ()
-    limit_s: float = 6.0
-
-    def __str__(self) -> str:
-        if not self.hosts:
-            return "no host reported whether processes are left"
-        total = sum(self.left.values())
-        asked = self.hosts - len(self.silent)
-        text = f"{count(total, 'process', 'processes')} left on {count(asked, 'host')}"
-        bad = [f"{host}: {left}" for host, left in self.left.items() if left]
-        if bad:
-            text += f" ({', '.join(bad)})"
-        if self.silent:
-            text += (
-                f"; {', '.join(self.silent)} cannot be reached, the guard there ends "
-                f"its processes within {self.limit_s:g} s"
-            )
-        return text
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from typing import Any
 
 from bfrun.agent.mpi_rank import decode_report
 from bfrun.config import LaunchConfig
+from bfrun.driver.leftovers import Leftovers
 from bfrun.driver.membership import Failure, describe_status
-from bfrun.driver.report import Leftovers, Verdict, make_verdict
+from bfrun.driver.report import Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.errors import LaunchError
 from bfrun.launch.archive import source_archive

@@ -111,22 +111,6 @@ def test_a_job_ends_or_goes_on_but_not_both(numbers, detaches, readable_fd):
     assert (leftovers is None, connection.must_end) == (detaches, not detaches)
 
 
-def test_a_host_that_came_back_is_reported_by_its_newest_agent(readable_fd):
-    """The first agent cannot be reached, and later neither can the second one."""
-    host, unreached = Host("b", 1), FakeConnection(readable_fd)
-    unreached.wait = lambda timeout_s: None
-    job, _ = make_job(readable_fd, host, unreached)
-    job._sessions[0].silent = True
-    connection = FakeConnection(readable_fd)
-    job._sessions.append(AgentSession(host, connection, b"", b"", 30.0))
-    assert str(job._leftovers()) == "0 processes left on 1 host"
-    job._left.clear()
-    connection.wait = unreached.wait
-    job._sessions[1].silent = True
-    text = str(job._leftovers())
-    assert text.startswith("0 processes left on 0 hosts; b cannot be reached")
-
-
 def test_a_host_that_is_no_longer_named_when_its_agent_is_ready_gets_no_rank(
     readable_fd,
 ):

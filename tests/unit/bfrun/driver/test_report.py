@@ -1,5 +1,6 @@
+from bfrun.driver.leftovers import Leftovers
 from bfrun.driver.membership import Failure
-from bfrun.driver.report import Leftovers, make_verdict
+from bfrun.driver.report import make_verdict
 
 CLEAN = Leftovers(2, {"a": 0, "b": 0})
 
@@ -24,15 +25,6 @@ def test_success_states_what_is_left_when_asked():
 def test_leftovers_are_always_reported():
     text = verdict(leftovers=Leftovers(2, {"a": 0, "b": 3})).report
     assert text == "bfrun: 3 processes left on 2 hosts (b: 3)"
-
-
-def test_silent_hosts_are_named():
-    text = str(Leftovers(2, {"a": 0}, ["b"]))
-    assert text.startswith("0 processes left on 1 host; b cannot be reached")
-
-
-def test_without_hosts_leftovers_are_unknown():
-    assert str(Leftovers(0, {})) == "no host reported whether processes are left"
 
 
 def test_a_failure_alone_is_one_line():
