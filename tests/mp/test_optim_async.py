@@ -1,6 +1,5 @@
 """``async`` beside its formula, for the schedule that a run happened to have."""
 
-import io
 import random
 import time
 from collections import defaultdict
@@ -15,6 +14,12 @@ from bluecomm.optim.algorithms import async_model_average
 from bluecomm.optim.wrapper import COORDINATOR_KEY
 from tests.support.deadlines import hear, say, wait_until
 from tests.support.dropped_models import check_dropped_models
+from tests.support.own_pace import (
+    check_equal,
+    step_once,
+    take_turns,
+    train_with_stops,
+)
 from tests.support.ranks import run_ranks
 from tests.support.training import OPTIMIZERS, backward, flatten, make_model, unflatten
 
@@ -151,8 +156,7 @@ def test_each_step_follows_the_formula(case):
         rank.train(seen, last, warmup_steps, rounds)
         for rank, (seen, last, _) in zip(ranks, of_ranks, strict=True)
     ]
-    while trainings:
-        trainings = [one for one in trainings if next(one, "over") is None]
+    take_turns(trainings)
     for rank, (_, _, end) in zip(ranks, of_ranks, strict=True):
         torch.testing.assert_close(flatten(rank.model), end)
         assert torch.equal(end, of_ranks[0][2])
@@ -172,9 +176,7 @@ def straggle(folder):
     if bf.rank() == 1:
         hear(folder, "finished")
     for step in range(30 if bf.rank() == 0 else 2):
-        optimizer.zero_grad()
-        backward(model, bf.rank(), step)
-        optimizer.step()
+        step_once(model, optimizer, step)
     assert average_of(optimizer).is_under_way
     if bf.rank() == 0:
         say(folder, "finished")
@@ -183,8 +185,7 @@ def straggle(folder):
 
 
 def test_a_straggler_slows_nobody_and_all_end_equal(tmp_path):
-    first, *others = run_ranks(3, straggle, str(tmp_path))
-    assert all(torch.equal(first, other) for other in others)
+    check_equal(run_ranks(3, straggle, str(tmp_path)))
 
 
 def test_a_dropped_model_lives_until_all_ranks_have_ended():
@@ -319,28 +320,17 @@ def test_ranks_may_abort_in_different_rounds_after_an_error():
 
 def resume():
     """Train at once, and with a stop in the warm-up and after it, without rounds."""
-    ends = []
-    for stop in (0, 1, 3):
-        states = None
-        for steps in (range(stop), range(stop, 5)):
-            model = make_model("mlp", 0)
-            optimizer = wrap(model, "momentum", warmup_steps=2)
-            optimizer.abort()
-            if states is not None:
-                states.seek(0)
-                for each, state in zip(
-                    (model, optimizer), torch.load(states), strict=True
-                ):
-                    each.load_state_dict(state)
-            for step in steps:
-                optimizer.zero_grad()
-                backward(model, bf.rank(), step)
-                optimizer.step()
-            states = io.BytesIO()
-            torch.save([model.state_dict(), optimizer.state_dict()], states)
-            before = flatten(model)
-        ends.append(before)
-    return torch.stack(ends)
+
+    def wrap_without_rounds(model):
+        optimizer = wrap(model, "momentum", warmup_steps=2)
+        optimizer.abort()
+        return optimizer
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            step_once(model, optimizer, step)
+
+    return train_with_stops((0, 1, 3), 5, wrap_without_rounds, train)
 
 
 def test_resumed_equals_uninterrupted():
@@ -359,17 +349,13 @@ def switch():
             OPTIMIZERS["sgd"](model.parameters()), model, algorithm=name
         )
         for step in range(3 + bf.rank() if name == "async" else 3):
-            optimizer.zero_grad()
-            backward(model, bf.rank(), step)
-            optimizer.step()
+            step_once(model, optimizer, step)
     bf.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model)
     return flatten(model)
 
 
 def test_switching_on_a_live_model_leaves_equal_parameters():
-    first, *others = run_ranks(3, switch)
-    assert first.isfinite().all()
-    assert all(torch.equal(first, other) for other in others)
+    check_equal(run_ranks(3, switch))
 
 
 # -- what does not suit ----------------------------------------------------------------

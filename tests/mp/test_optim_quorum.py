@@ -1,6 +1,5 @@
 """``quorum_diloco`` beside its formula, for the schedule that a run happened on."""
 
-import io
 import random
 import time
 from pathlib import Path
@@ -13,6 +12,12 @@ import bluecomm as bf
 from bluecomm.optim.wrapper import COORDINATOR_KEY
 from tests.support.deadlines import hear, say, wait_until
 from tests.support.dropped_models import check_dropped_models
+from tests.support.own_pace import (
+    check_equal,
+    step_once,
+    take_turns,
+    train_with_stops,
+)
 from tests.support.ranks import run_ranks
 from tests.support.training import OPTIMIZERS, backward, flatten, make_model, unflatten
 
@@ -63,12 +68,6 @@ def record(optimizer):
 
         algorithm._server._rounds.close = closing
     return events, rounds
-
-
-def step_once(model, optimizer, step, passes=1):
-    optimizer.zero_grad()
-    backward(model, bf.rank(), step, passes)
-    optimizer.step()
 
 
 # -- the formula -----------------------------------------------------------------------
@@ -185,8 +184,7 @@ def test_each_step_follows_the_formula(case, trained):
             for rank, (seen, last, _, _) in zip(ranks, of_ranks, strict=True)
         ),
     ]
-    while turns:
-        turns = [turn for turn in turns if next(turn, "over") is None]
+    take_turns(turns)
     for rank, (_, _, end, _) in zip(ranks, of_ranks, strict=True):
         torch.testing.assert_close(flatten(rank.model), end)
         assert torch.equal(end, of_ranks[0][2])
@@ -249,8 +247,7 @@ def serve_while_computing(folder):
 
 
 def test_the_server_serves_between_its_steps(tmp_path):
-    first, *others = run_ranks(3, serve_while_computing, str(tmp_path))
-    assert all(torch.equal(first, other) for other in others)
+    check_equal(run_ranks(3, serve_while_computing, str(tmp_path)))
 
 
 def test_a_dropped_model_lives_until_all_ranks_have_ended():
@@ -289,9 +286,7 @@ def break_down():
 
 
 def test_progress_that_is_not_finite_stays_on_its_rank():
-    first, *others = run_ranks(3, break_down)
-    assert first.isfinite().all()
-    assert all(torch.equal(first, other) for other in others)
+    check_equal(run_ranks(3, break_down))
 
 
 def fail():
@@ -372,24 +367,13 @@ def train_in_step(model, optimizer, steps):
 
 def resume():
     """Train at once, and with a stop after a round, in a round, and between both."""
-    ends = []
-    for stop in (0, EVERY + 2, 2 * EVERY):
-        states = None
-        for steps in (range(stop), range(stop, 4 * EVERY)):
-            model = make_model("mlp", 0)
-            optimizer = wrap(model, "momentum", quorum=2)
-            if states is not None:
-                states.seek(0)
-                for each, state in zip(
-                    (model, optimizer), torch.load(states), strict=True
-                ):
-                    each.load_state_dict(state)
-            train_in_step(model, optimizer, steps)
-            states = io.BytesIO()
-            torch.save([model.state_dict(), optimizer.state_dict()], states)
-            last = flatten(model)
-        ends.append(last)
-    return torch.stack(ends)
+    stops = (0, EVERY + 2, 2 * EVERY)
+    return train_with_stops(
+        stops,
+        4 * EVERY,
+        lambda model: wrap(model, "momentum", quorum=2),
+        train_in_step,
+    )
 
 
 def test_resumed_equals_uninterrupted():
@@ -415,9 +399,7 @@ def switch():
 
 
 def test_switching_on_a_live_model_leaves_equal_parameters():
-    first, *others = run_ranks(3, switch)
-    assert first.isfinite().all()
-    assert all(torch.equal(first, other) for other in others)
+    check_equal(run_ranks(3, switch))
 
 
 def train_alone_and_in_16_bits():
