@@ -52,3 +52,16 @@ def check_sum(codec, values):
     codec.add(code, total)
     near = decoded(codec, code, values.numel(), values.dtype)
     torch.testing.assert_close(total, before + near, rtol=0, atol=0, equal_nan=True)
+
+
+def check_not_finite(codec, bad, dtype):
+    """Check that a bad value turns its chunk of 32 values into NaN, and no other."""
+    for position in (32, 40, 63, 70):
+        values = -torch.ones(71, dtype=dtype)
+        values[position] = bad
+        code, finite = encoded(codec, values)
+        assert not finite
+        back = decoded(codec, code, 71, dtype)
+        is_in_chunk = torch.arange(71) // 32 == position // 32
+        assert torch.equal(back.isnan(), is_in_chunk)
+        assert (back[~is_in_chunk] == -1).all()
