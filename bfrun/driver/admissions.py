@@ -66,6 +66,8 @@ class Admissions:
         self._has_adopted = False
         self._current: _Generation | None = None
         self._number = 0
+        # Newcomers that have met the others of a cancelled generation, with the reason.
+        self._stranded: dict[int, str] = {}
 
     @property
     def is_possible(self) -> bool:
@@ -94,24 +96,50 @@ class Admissions:
             return frozenset()
         return frozenset(current.newcomers)
 
-    def set_willing(self, rank: int, willing: bool, grows: bool = False) -> Answers:
+    def set_willing(
+        self, rank: int, willing: bool, grows: bool = False, has_ended: bool = False
+    ) -> Answers:
         """Note whether a rank can let newcomers in.
 
         Args:
             rank: The rank.
             willing: Whether it can.
             grows: Whether these may be ranks that the job has not had before.
+            has_ended: Whether its training is over, so that it leaves the generation
+                that is being made.
         """
         (self._growing.add if willing and grows else self._growing.discard)(rank)
         (self._willing.add if willing else self._willing.discard)(rank)
         current = self._current
         if current is None or current.is_open or rank not in current.ranks:
             return self._invite()
+        if has_ended:
+            return self._end_training(current, rank)
         if not willing:
-            return self._cancel(f"the training of rank {rank} has ended")
+            return self._cancel(f"rank {rank} cannot let newcomers in")
         if current.size > self.size and not grows:
             return self._cancel(f"rank {rank} cannot let in ranks with new numbers")
         return []
+
+    def _end_training(self, current: _Generation, rank: int) -> Answers:
+        text = f"the training of rank {rank} has ended"
+        if not current.has_met:
+            return self._cancel(text)
+        current.ranks.discard(rank)
+        current.newcomers.discard(rank)
+        if current.ranks <= current.newcomers and not current.adopts:
+            # Unless a lineage takes over, the job ends, and the newcomers with it.
+            return self._cancel(text, strands=bool(self._apart))
+        return self._open(current)
+
+    def take_stranded(self) -> dict[int, str]:
+        """Return the newcomers that must be started again, with the reason, once.
+
+        Such a newcomer has made a generation that was cancelled. It may have built a
+        model and an optimizer in it, so it cannot take part in another one.
+        """
+        stranded, self._stranded = self._stranded, {}
+        return stranded
 
     def respawned(self, rank: int, stay: int) -> None:
         """Note that a process of a rank is started, with the number ``stay``."""
@@ -345,10 +373,14 @@ class Admissions:
         self._current = None
         return self._invite()
 
-    def _cancel(self, text: str) -> Answers:
+    def _cancel(self, text: str, *, strands: bool = True) -> Answers:
         current = self._current
         assert current is not None
         self._current = None
-        self._waiting |= current.newcomers
+        # A rank that trains apart keeps its world, and may join with another one.
+        stranded = current.newcomers - self._apart.keys() if current.has_met else set()
+        self._waiting |= current.newcomers - stranded
+        if strands:
+            self._stranded |= dict.fromkeys(stranded, text)
         frame = JoinCancelled(generation=current.number, text=text)
         return [(sorted(current.ranks), frame), *self._invite()]

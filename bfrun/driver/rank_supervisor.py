@@ -181,6 +181,9 @@ class RankSupervisor:
     def step(self, now: float) -> None:
         """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
+        for rank, why in self._admissions.take_stranded().items():
+            self._say(f"bfrun: rank {rank} cannot join, and is started again: {why}")
+            self._kill_at[rank] = now
         self._kill_lost(now)
         self._exclude_doubted(now)
         self._count(now)
@@ -443,7 +446,9 @@ class RankSupervisor:
         elif isinstance(said, AskToJoin):
             self._router.answer(self._admissions.asked(rank))
         elif isinstance(said, Admits):
-            answers = self._admissions.set_willing(rank, said.willing, said.grows)
+            answers = self._admissions.set_willing(
+                rank, said.willing, said.grows, said.has_ended
+            )
             self._router.answer(answers)
             if said.willing:
                 self.starts.is_willing(rank)

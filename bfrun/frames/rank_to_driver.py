@@ -98,11 +98,13 @@ class Result(Frame, kind="result", route=RANK_TO_DRIVER):
 class Admits(Frame, kind="admits", route=RANK_TO_DRIVER):
     """The rank can now let newcomers into the job, or can no longer do so.
 
-    ``grows`` says whether newcomers may be ranks that the job has not had before.
+    ``grows`` says whether newcomers may be ranks that the job has not had before, and
+    ``has_ended`` whether the training of this rank is over.
     """
 
     willing: bool
     grows: bool = False
+    has_ended: bool = False
 
 
 class AskToJoin(Frame, kind="ask_to_join", route=RANK_TO_DRIVER):

@@ -105,7 +105,7 @@ class Admission:
         """Let no more newcomers in, and end a generation that is being made."""
         self._has_ended.set()
         with contextlib.suppress(BluecommError):  # the reading thread reports it
-            self._agent.send(Admits(willing=False))
+            self._agent.send(Admits(willing=False, has_ended=True))
         self._feed.listen(None)
         self._agent.close_feed(self._feed)
         if self._next is not None:
@@ -314,7 +314,7 @@ class NextGeneration:
                         self._agent.send(Admits(willing=True))
                         # The training may end here, and its word must be the last.
                         if self._has_ended.is_set():
-                            self._agent.send(Admits(willing=False))
+                            self._agent.send(Admits(willing=False, has_ended=True))
             return
         self._is_decided.wait()
         with self._counting:

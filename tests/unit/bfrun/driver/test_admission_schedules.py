@@ -1,4 +1,4 @@
-"""Random schedules of joins: losses and splits at any time, and late frames."""
+"""Random schedules of joins: losses, leaves and splits at any time; late frames."""
 
 import collections
 import random
@@ -10,6 +10,7 @@ from bfrun.frames.driver_to_rank import Invite, JoinCancelled, JoinOpen, JoinTab
 
 SCHEDULES = 2000
 LOSSES = 6
+LEAVES = 3
 SPLITS = 4
 
 
@@ -22,6 +23,7 @@ class Process:
         self.is_newcomer = stay > 0
         self.stays = None  # those of the generation in which it trains
         self.invited = None
+        self.has_met = False
         self.opened = None
         self.generation = 0  # in which it trains
         self.lineage = "primary"
@@ -36,6 +38,8 @@ class Process:
             return
         frame = self.inbox.popleft()
         if isinstance(frame, Invite):
+            # It has built its model in the world of the first meeting.
+            assert not (self.is_newcomer and self.has_met)
             self.invited = frame
             job.say(self, "publish", frame.generation, self.stay)
         elif self.invited is None or frame.generation != self.invited.generation:
@@ -43,6 +47,7 @@ class Process:
         elif isinstance(frame, JoinTable):
             told = [-1 if stay is None else stay for stay in frame.records]
             assert told == self.invited.stays
+            self.has_met = True
             self.ready_in = self.lineage
             job.say(self, "ready", frame.generation)
         elif isinstance(frame, JoinOpen):
@@ -76,6 +81,7 @@ class Job:
         self.said = {rank: collections.deque() for rank in range(self.size)}
         self.ready = collections.defaultdict(set)
         self.losses = LOSSES
+        self.leaves = LEAVES
         self.splits = SPLITS
         self.adopted = {}  # by generation, the lineage of those that take the lead
         self.stays = [0] * self.size
@@ -94,6 +100,22 @@ class Job:
             self.losses -= 1
             gone = self.alive.pop(self.random.choice(ranks))
             self.say(gone, "ended")
+
+    def leave(self):
+        """End the training of a rank, and then the rank, but not of the last one."""
+        self.leaves -= 1
+        trained = [p.rank for p in self.alive.values() if not p.is_newcomer]
+        if len(trained) > 1:
+            gone = self.alive.pop(self.random.choice(trained))
+            self.say(gone, "set_willing", False, False, True)
+            self.say(gone, "ended")
+
+    def end_stranded(self):
+        for rank in self.admissions.take_stranded():
+            if rank in self.alive:
+                stranded = self.alive.pop(rank)
+                assert stranded.is_newcomer
+                self.say(stranded, "ended")
 
     def split(self):
         """Have some ranks of one world and lineage leave the others."""
@@ -131,6 +153,7 @@ class Job:
             return
         answers = getattr(self.admissions, what)(rank, *arguments)
         self.send(answers[1] if what == "moved" else answers)
+        self.end_stranded()
         if what == "ended":
             self.stays[rank] = stay + 1
             self.admissions.respawned(rank, stay + 1)
@@ -156,12 +179,14 @@ class Job:
         busy = [p for p in self.alive.values() if p.inbox or p.opened is not None]
         steps = [lambda p=process: p.take(self) for process in busy]
         steps += [lambda r=rank: self.hear(r) for rank in self.said if self.said[rank]]
-        if not steps and not self.losses and not self.splits:
+        if not steps and not (self.losses or self.leaves or self.splits):
             return False
         if self.splits and (not steps or self.random.random() < 0.05):
             self.split()
         elif self.losses and (not steps or self.random.random() < 0.1):
             self.lose()
+        elif self.leaves and (not steps or self.random.random() < 0.1):
+            self.leave()
         else:
             self.random.choice(steps)()
         return True

@@ -100,13 +100,56 @@ def test_the_end_of_a_rank_before_the_meeting_cancels_the_generation(admissions)
     assert admissions.publish(2, 1, "too late") == []
 
 
-def test_the_end_of_the_training_cancels_the_generation(admissions):
+def end_training(admissions, rank):
+    return admissions.set_willing(rank, False, False, True)
+
+
+def test_the_end_of_a_training_before_the_meeting_cancels_the_generation(admissions):
     admissions.asked(2)
-    meet(admissions)
     text = "the training of rank 0 has ended"
     cancelled = JoinCancelled(generation=1, text=text)
-    assert admissions.set_willing(0, False) == [([0, 1, 2], cancelled)]
+    assert end_training(admissions, 0) == [([0, 1, 2], cancelled)]
+    # The newcomer has met nobody, so it can join with the next generation.
+    assert admissions.take_stranded() == {}
+    admissions.ended(0)
+    assert admissions.set_willing(1, True) == [([1, 2], invite(2, [2], [-1, 0, 1]))]
+
+
+def test_a_generation_that_has_met_goes_on_without_a_rank_that_leaves(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    assert open_for(admissions, 0, 2) == []
+    assert end_training(admissions, 1) == [([0, 2], JoinOpen(generation=1))]
+    admissions.ended(1)
+    assert admissions.moved(0, 1) == (False, [])
+    assert admissions.moved(2, 1) == (True, [])
+    assert admissions.present == {0, 2}
+
+
+def test_the_end_of_all_trainings_cancels_the_generation(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    assert end_training(admissions, 0) == []
+    text = "the training of rank 1 has ended"
+    cancelled = JoinCancelled(generation=1, text=text)
+    assert end_training(admissions, 1) == [([2], cancelled)]
     assert admissions.ready(2, 1) == []
+    # bfrun ends it when all others have ended.
+    assert admissions.take_stranded() == {}
+
+
+def test_a_newcomer_that_has_met_the_others_cannot_be_invited_again(admissions):
+    admissions.asked(2)
+    meet(admissions)
+    text = "rank 0 cannot let newcomers in"
+    cancelled = JoinCancelled(generation=1, text=text)
+    assert admissions.set_willing(0, False) == [([0, 1, 2], cancelled)]
+    assert admissions.take_stranded() == {2: text}
+    assert admissions.take_stranded() == {}
+    assert admissions.set_willing(0, True) == []
+    admissions.ended(2)
+    admissions.respawned(2, 2)
+    assert admissions.asked(2) == [([0, 1, 2], invite(2, [2], [0, 0, 2]))]
 
 
 def test_the_end_of_the_only_newcomer_cancels_the_generation(admissions):

@@ -13,6 +13,7 @@ from bfrun.frames.driver_to_rank import Invite, RankLost, StopNotice
 from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import (
     Admits,
+    AskToJoin,
     Joined,
     JoinReady,
     JoinRecord,
@@ -264,3 +265,23 @@ def test_a_lost_rank_does_not_join_as_one_that_is_apart():
     tell(supervisor, 1, RankApart(lineage="l", generation=0, members=[1]))
     assert not [frame for _, frame in router.sent if isinstance(frame, Invite)]
     assert not [text for text in said if "trained on" in text]
+
+
+def test_a_newcomer_whose_generation_was_cancelled_is_killed():
+    config = replace(CONFIG, on_failure="continue", respawn=True)
+    router, said = FakeRouter(), []
+    plan = make_plan(config, {}, {})
+    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
+    for rank in (0, 1):
+        tell(supervisor, rank, Publish(round=0, record={}))
+        tell(supervisor, rank, Admits(willing=True))
+    supervisor.handlers[RankExited](RankExited(rank=1, pid=8, status=-9))
+    supervisor.membership.start_newcomer(1, "a")
+    tell(supervisor, 1, AskToJoin())
+    for rank in (0, 1):
+        tell(supervisor, rank, JoinRecord(generation=1, record={}))
+    tell(supervisor, 0, Admits(willing=False))
+    supervisor.step(time.monotonic())
+    assert router.sent[-1] == kill(1)
+    why = "rank 0 cannot let newcomers in"
+    assert said[-1] == f"bfrun: rank 1 cannot join, and is started again: {why}"
