@@ -16,6 +16,8 @@ from tests.unit.bluecomm.compression.test_quantized_top_k import oracle
 pytestmark = pytest.mark.mp
 
 EVERY, ROUNDS = 2, 4
+# The positions of the parameters of the model "mlp" in their bucket.
+BUCKET = [5, 4, 3, 2, 1, 0]
 DECAY, RATE = 0.8, 0.7
 OPTIONS = {
     "algorithm": "sparse_loco",
@@ -139,9 +141,13 @@ class Reference:
                 p = torch.add(p, mean.to(p.dtype), alpha=-rate)
             self.before[index] = p
             for rank in range(len(self.models)):
-                for at, parameter in self.views(rank, bucket):
-                    part = p[at : at + parameter.numel()]
-                    parameter.data.copy_(part.view(parameter.shape))
+                self.load(rank, bucket, p)
+
+    def load(self, rank, bucket, flat):
+        """Give the parameters of a rank in a bucket the values of ``flat``."""
+        for at, parameter in self.views(rank, bucket):
+            part = flat[at : at + parameter.numel()]
+            parameter.data.copy_(part.view(parameter.shape))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -159,6 +165,55 @@ def test_each_round_follows_the_formula(case):
                 assert torch.equal(got, wanted)
 
 
+def watch_late():
+    """Train with codes that travel for a step; return the parameters after each."""
+    model = make("mlp", torch.float32)
+    optimizer = wrap(model, k=5, overlap=1)
+    seen = []
+    for step in range(2 * ROUNDS):
+        train(model, optimizer, [step])
+        optimizer.synchronize()
+        seen.append(flatten(model))
+    return torch.stack(seen)
+
+
+def late_steps(ranks):
+    """Return the parameters of each rank after each step, by the formula."""
+    reference = Reference("mlp", torch.float32, ranks, [BUCKET], {"k": 5})
+    p, errors, sent = reference.before[0], [None] * ranks, None
+    seen = [[] for _ in range(ranks)]
+    for step in range(2 * ROUNDS):
+        for rank, model in enumerate(reference.models):
+            step_of(model, reference.optimizers[rank], step, rank)
+        if sent is not None:
+            mean, progress = sent
+            new, sent = p + mean * -RATE, None
+            for rank in range(ranks):
+                x = (reference.flat(rank, BUCKET) - p) + progress[rank] + new
+                reference.load(rank, BUCKET, x)
+            p = new
+        for rank, model in enumerate(reference.models):
+            seen[rank].append(flatten(model))
+        if step % EVERY == EVERY - 1:
+            progress = [p - reference.flat(rank, BUCKET) for rank in range(ranks)]
+            total = torch.zeros_like(p)
+            for rank, one in enumerate(progress):
+                if errors[rank] is not None:
+                    one = torch.add(one, errors[rank], alpha=DECAY)
+                code = torch.from_numpy(oracle(one.numpy(), 5)[1])
+                errors[rank] = one - code
+                total += code
+            sent = total / ranks, progress
+    return [torch.stack(one) for one in seen]
+
+
+def test_steps_while_codes_travel_are_kept():
+    of_ranks = run_ranks(3, watch_late)
+    for seen, expected in zip(of_ranks, late_steps(3), strict=True):
+        assert torch.equal(seen, expected)
+    assert not torch.equal(of_ranks[0], of_ranks[1])
+
+
 STEPS_OF = (3, 7)
 
 
@@ -172,7 +227,7 @@ def join():
 
 def test_a_rank_without_data_sends_its_residual():
     of_ranks = run_ranks(2, join)
-    reference = Reference("mlp", torch.float32, 2, [[5, 4, 3, 2, 1, 0]], {"k": 5})
+    reference = Reference("mlp", torch.float32, 2, [BUCKET], {"k": 5})
     # Rank 1 begins the last round with its call of join.
     for number in range(ROUNDS):
         reference.round(number, STEPS_OF)
@@ -201,12 +256,12 @@ def test_one_rank_takes_the_outer_step_of_its_own_progress():
 # -- checkpoints and live models -------------------------------------------------------
 
 
-def resume():
+def resume(**options):
     """Train at once, and with a stop in the middle and at the end of a round."""
-    ends = []
-    for stop, bucket_bytes in ((None, 1), (3, 1), (4, 1), (5, 1)):
+    ends, options = [], {"k": 2, "bucket_bytes": 1, **options}
+    for stop in (None, 3, 4, 5):
         model = make("mlp", torch.float32)
-        optimizer = wrap(model, k=2, bucket_bytes=bucket_bytes)
+        optimizer = wrap(model, **options)
         train(model, optimizer, range(stop or 8))
         if stop:
             file = io.BytesIO()
@@ -214,7 +269,7 @@ def resume():
             file.seek(0)
             states = torch.load(file)
             model = make("mlp", torch.float32)
-            optimizer = wrap(model, k=2, bucket_bytes=bucket_bytes)
+            optimizer = wrap(model, **options)
             model.load_state_dict(states[0])
             optimizer.load_state_dict(states[1])
             train(model, optimizer, range(stop, 8))
@@ -223,7 +278,7 @@ def resume():
     # Another division into buckets takes the residuals over, too.
     state = optimizer.state_dict()
     residuals = state["bluecomm"]["algorithm"]["residuals"]
-    other = wrap(make("mlp", torch.float32), k=2)
+    other = wrap(make("mlp", torch.float32), **{**options, "bucket_bytes": None})
     other.load_state_dict(state)
     again = other.state_dict()["bluecomm"]["algorithm"]["residuals"]
     assert residuals.keys() == again.keys() == dict(model.named_parameters()).keys()
@@ -262,6 +317,8 @@ def switch():
 
 
 def resume_and_switch():
+    late = resume(overlap=1)
+    assert all(torch.equal(end, late[0]) for end in late)
     return resume(), switch()
 
 
@@ -302,6 +359,26 @@ def lose_a_round():
     assert flatten(model).isfinite().all()
     assert not torch.equal(flatten(model), before)
     return flatten(model)
+
+
+def lose_a_late_round():
+    """Make a parameter infinite on rank 1 in a round whose codes travel for a step."""
+    model = make("mlp", torch.float32)
+    plain = torch.optim.SGD(model.parameters(), 0.05)
+    optimizer = bf.DistributedOptimizer(plain, model, overlap=1, **OPTIONS)
+    train(model, optimizer, range(3))
+    factor = np.inf if bf.rank() == 1 else 1.0
+    hook = model[2].bias.register_hook(lambda gradient: gradient * factor)
+    train(model, optimizer, range(3, 4))
+    hook.remove()
+    train(model, optimizer, range(4, 5))
+    with pytest.raises(FloatingPointError, match=r"finite: '2\.bias' on rank 1\. L"):
+        optimizer.synchronize()
+    before = flatten(model)
+    assert before.isfinite().all()
+    train(model, optimizer, range(5, 8))
+    assert flatten(model).isfinite().all()
+    return before
 
 
 def overflow():
@@ -357,6 +434,7 @@ class Words(nn.Module):
 def refuse():
     model = make("mlp", torch.float32)
     for options, text in (
+        ({"overlap": 2}, "overlap=2 needs more than 2 steps from one round"),
         ({"outer_lr": 0.0}, "outer_lr must be above 0, got 0.0"),
         ({"error_decay": 1.5}, "decay must be from 0 to 1, got 1.5"),
         ({"k": 4097}, "k must be from 1 to 4096, the size of a chunk, got 4097"),
@@ -393,7 +471,7 @@ def refuse():
 def fail():
     overflow()
     change_in_flight()
-    return lose_a_round(), refuse()
+    return lose_a_round(), lose_a_late_round(), refuse()
 
 
 def test_infinities_and_unsuitable_options_are_errors():

@@ -37,6 +37,11 @@ class SparseLoCo(OuterStep):
     All ranks must start equal, and get the same bits in each round. In a world of one,
     ``Q(e) = e``.
 
+    With ``overlap`` steps, the codes travel while training goes on: the round that ends
+    with the step ``t`` is applied after the step ``t + overlap``. A rank keeps the
+    ``u_i`` that it has added to its parameters meanwhile, ``x_i <- p + u_i``, and sends
+    it with the next round. So a larger ``k`` costs no time on a slow network.
+
     If parameters of a rank are not finite, the round fails on all ranks: they return to
     ``p``, and its progress is lost.
 
@@ -44,10 +49,13 @@ class SparseLoCo(OuterStep):
         k: Number of values to send of each 4096, from 1 to 4096.
         outer_lr: Rate of the outer step, above 0.
         error_decay: Factor of the residuals, from 0 to 1.
+        overlap: Number of steps during which the codes travel. It must be lower than
+            the number of steps from one round to the next.
         uneven_inputs: Let ranks ``join`` when they run out of data. They go on to send
             their residuals.
 
     Raises:
+        TypeError: ``overlap`` is not an integer.
         ValueError: An option is out of its range.
 
     Source:
@@ -69,17 +77,20 @@ class SparseLoCo(OuterStep):
         k: int = 64,
         outer_lr: float = 1.0,
         error_decay: float = 0.95,
+        overlap: int = 0,
         uneven_inputs: bool = False,
     ) -> None:
         if not outer_lr > 0:
             raise ValueError(f"outer_lr must be above 0, got {outer_lr}")
         super().__init__(
-            fragments=1, overlap=0, mixing=0.0, uneven_inputs=uneven_inputs
+            fragments=1, overlap=overlap, mixing=0.0, uneven_inputs=uneven_inputs
         )
         # Codes are added to the parameters in place.
         self.halves = 1
         self._codec = QuantizedTopK(k)
         self._feedback = ErrorFeedback(error_decay)
+        # The residuals before the round under way, if it overlaps.
+        self._earlier: dict[str, torch.Tensor] = {}
         self._lr = outer_lr
 
     def rebucket(self, buckets: Sequence[Bucket]) -> None:
@@ -95,6 +106,8 @@ class SparseLoCo(OuterStep):
         return self._coded
 
     def send(self, bucket: Bucket, weights: Weights) -> Handle[torch.Tensor]:
+        if self._streams:
+            return super().send(bucket, weights)
         self.before_round(bucket, weights)
         values, name = bucket.parameters, name_of_exchange(bucket)
         values.lend()
@@ -103,7 +116,18 @@ class SparseLoCo(OuterStep):
                 return self._coded.start(weights, values.current, values.current, name)
             return self._coded.start_codes(values.current, name)
 
+    def send_copy(
+        self, bucket: Bucket, sent: torch.Tensor, weights: Weights
+    ) -> Handle[torch.Tensor]:
+        if self.context.comm.size == 1:
+            return super().send_copy(bucket, sent, weights)
+        with self._round.starting():
+            return self._coded.start_codes(sent, name_of_exchange(bucket))
+
     def receive(self, bucket: Bucket, result: torch.Tensor) -> None:
+        if self._streams:
+            self._receive_late(bucket, result)
+            return
         values = bucket.parameters
         values.take_back()
         if self.context.comm.size == 1:
@@ -115,6 +139,23 @@ class SparseLoCo(OuterStep):
         self._report(values.check())
         self._is_first_step = True
 
+    def _receive_late(self, bucket: Bucket, result: torch.Tensor) -> None:
+        """Take the outer step, and keep what this rank has added to ``x`` meanwhile."""
+        self._report(bucket.parameters.check())
+        outer, current = self.memory.of("before", bucket), bucket.parameters.current
+        current.sub_(outer).add_(self.copies.pop(bucket))
+        if self.context.comm.size == 1:
+            outer.add_(result, alpha=-self._lr)
+        else:
+            self._coded.add_mean(result, outer, -self._lr)
+        current.add_(outer)
+
+    def _begin_round(self, number: int) -> None:
+        super()._begin_round(number)
+        if self._streams:
+            # A restart of the round encodes its progress again.
+            self._earlier = self._feedback.state_dict()
+
     def to_progress(self, values: torch.Tensor, bucket: Bucket) -> None:
         torch.sub(self.memory.of("before", bucket), values, out=values)
 
@@ -125,6 +166,7 @@ class SparseLoCo(OuterStep):
         try:
             super()._finish()
         except FloatingPointError:
+            self.copies.clear()
             for bucket in self._buckets:
                 bucket.parameters.current.copy_(self.memory.of("before", bucket))
             raise
@@ -133,12 +175,16 @@ class SparseLoCo(OuterStep):
         return {**super().state_dict(), "residuals": self._residuals()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+        # A round under way is sent again with the residuals before it.
         self._load_residuals(state.get("residuals", {}))
+        super().load_state_dict(state)
 
     def _residuals(self) -> dict[str, torch.Tensor]:
-        """Return copies of this rank's residuals by the names of the parameters."""
-        flats = self._feedback.state_dict()
+        """Return copies of this rank's residuals by the names of the parameters.
+
+        While a round is under way they are those before it, which is sent again.
+        """
+        flats = self._earlier if self.copies else self._feedback.state_dict()
         return by_parameter(
             {
                 bucket: flats[name]
