@@ -25,6 +25,21 @@ print(json.dumps([torch._dynamo.is_collecting, gc.isenabled(), is_frozen]))
 """
 
 
+def run(program, folder):
+    """Return the lines that a program prints, with modules from ``folder``."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": python_path(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("first", "found"),
     [
@@ -37,17 +52,63 @@ def test_nothing_is_collected_while_torch_is_imported(first, found, tmp_path):
     (tmp_path / "torch").mkdir()
     for name in ("__init__", "_dynamo"):
         (tmp_path / f"torch/{name}.py").write_text(FAKE)
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK.format(first=first)],
-        env={**os.environ, "PYTHONPATH": python_path(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == found
+    lines = run(LOOK.format(first=first), tmp_path)
+    assert [json.loads(line) for line in lines] == found
+
+
+# In place of torch, which keeps the versions of functions that are not compiled, and of
+# its compiler, a package.
+KEEPS = """
+def call(fn):
+    if not hasattr(fn, "__dynamo_disable"):
+        import torch._dynamo
+        fn.__dynamo_disable = torch._dynamo.disable(fn, True, wrapping=False)
+    return fn.__dynamo_disable()
+"""
+COMPILER = """
+import torch._dynamo.parts
+print("imported")
+def disable(fn, recursive=True, *, wrapping=True):
+    return lambda: f"{fn()} {recursive} {wrapping}"
+def graph_break():
+    print("break")
+"""
+STEPS = """
+import sys, torch
+def step(): return "step"
+print(torch.call(step))
+torch._dynamo.graph_break()
+print(hasattr(torch._dynamo, "__wrapped__"))
+%s
+print(torch.call(step))
+torch._dynamo.graph_break()
+import torch._dynamo.parts
+parts = torch._dynamo.parts
+print(parts is sys.modules[parts.__spec__.name], torch._dynamo.__spec__.loader)
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch._dynamo.parts",
+        "import torch._dynamo.parts as parts; parts.word",
+        "from torch._dynamo.parts import word",
+        "from torch._dynamo import *",
+        "print(torch._dynamo.disable(step)())",
+    ],
+)
+def test_the_compiler_is_imported_once_it_is_used(use, tmp_path):
+    compiler = tmp_path / "torch/_dynamo"
+    compiler.mkdir(parents=True)
+    (tmp_path / "torch/__init__.py").write_text(KEEPS)
+    (compiler / "__init__.py").write_text(COMPILER)
+    (compiler / "parts.py").write_text("print('part')\nword = 1\n")
+    lines = run(STEPS % use, tmp_path)
+    before, after = ["step", "False"], ["step True False", "break"]
+    asked = ["step True True"] if "disable" in use else []
+    assert lines[:-1] == [*before, "part", "imported", *asked, *after]
+    assert lines[-1].startswith("True <_frozen_importlib_external.SourceFileLoader")
 
 
 def test_the_processes_of_the_tests_have_it():
