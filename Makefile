@@ -27,6 +27,10 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SHELL := /bin/bash
 
+# Without caches, each of the tests' processes compiles the Python sources anew, which
+# takes four times as long as importing them. Images of containers often forbid caches.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
