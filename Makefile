@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
 .PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu fakegpu \
-    survive churn check clang-check \
+    survive churn check check-types check-stubs check-commits check-collection clang-check \
     lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -182,14 +182,16 @@ build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
 endef
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
 
-# TSan's run takes as long as the others together, so two processes share it.
+# TSan's run takes as long as the others together, so two processes share it. Each run
+# begins as soon as its tests are compiled. Runs wait most of the time, so one more goes
+# on than there are processors.
+BESIDE_RUNS := -j$(shell expr $(JOBS) + 1) --output-sync=target
 TSAN_RUNS := run-native-tsan-1 run-native-tsan-2
-RUNS := $(TSAN_RUNS) run-native-asan run-native
+RUNS := run-native-asan $(TSAN_RUNS) run-native
 .PHONY: $(RUNS)
 native-build: $(MODES:%=build/%/tests)
 native-test:
-	$(MAKE) --no-print-directory -j$(JOBS) native-build
-	$(MAKE) --no-print-directory -j2 --output-sync=target $(RUNS)
+	$(MAKE) --no-print-directory $(BESIDE_RUNS) $(RUNS)
 
 run-native run-native-asan: run-%: build/%/tests
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 build/$*/tests
@@ -227,17 +229,19 @@ build/native-asan/fuzz_%: build/native-asan/obj/fuzz/fuzz_%.o \
 	@echo "link $@"
 	@$(CXX) $(CXXFLAGS_native-asan) -pthread $^ -o $@ -ldl
 
-native-fuzz: $(FUZZERS:%=build/native-asan/%)
-	cd build && for name in $(FUZZERS); do native-asan/$$name \
-	    ../native/fuzz/corpus/$${name#fuzz_} \
-	    --seconds $$(( $(FUZZ_SECONDS) / $(words $(FUZZERS)) )) || exit 1; done
+FUZZ_RUNS := $(FUZZERS:%=run-%)
+.PHONY: $(FUZZ_RUNS)
+$(FUZZ_RUNS): run-%: build/native-asan/%
+	cd build && native-asan/$* ../native/fuzz/corpus/$(*:fuzz_%=%) \
+	    --seconds $$(( $(FUZZ_SECONDS) / $(words $(FUZZERS)) ))
+native-fuzz:
+	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(FUZZ_RUNS)
 
 # --- Tests and checks -------------------------------------------------------------------
 
-# Unit tests run beside the compilation of the native tests.
+# Unit tests run beside the native tests and their compilation.
 test: $(VENV)/.dev $(VENV)/.extension
-	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
-	$(MAKE) --no-print-directory native-test
+	$(MAKE) --no-print-directory $(BESIDE_RUNS) test-unit $(RUNS)
 	$(BIN)/pytest tests/mp -m many_ranks
 	$(MAKE) --no-print-directory -k -j2 --output-sync=target test-faults test-ranks \
 	    test-hosts test-torch
@@ -285,13 +289,23 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE) $(wildcard $(FAKEGPU)/*.cpp $(FAKEGPU)/*.h)
 
-check: lint $(VENV)/.extension
+# Several checks use one processor each.
+check: $(VENV)/.dev $(VENV)/.extension
+	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target lint check-types \
+	    check-stubs check-commits check-collection clang-check
+
+check-types: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/mypy
+
+check-stubs: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/python -m mypy.stubtest bluecomm._native bluecomm.bench._raw_memory \
 	    --allowlist tests/typing/stubtest_allowlist.txt --ignore-unused-allowlist
+
+check-commits: $(VENV)/.dev
 	$(BIN)/python -m tests.tools.commit_messages
+
+check-collection: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest --collect-only -qqq tests
-	$(MAKE) --no-print-directory -j$(JOBS) clang-check
 
 # A second compiler's opinion: other warnings, and the thread annotations.
 CLANG := $(firstword $(foreach name,clang++ clang++-19 clang++-16,$(shell command -v $(name))))
