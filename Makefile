@@ -44,33 +44,28 @@ MAKEFLAGS += --no-builtin-rules
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.torch: | $(BIN)/python
+$(VENV)/.build-tools: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=3.0"
+	touch $@
+
+$(VENV)/.torch: | $(VENV)/.build-tools
 	@$(BIN)/python -c "import torch" 2>/dev/null || \
 	    echo "downloading $(TORCH): 190 MB without CUDA, several GB with it"
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q "$(TORCH)"
 	touch $@
 
-$(VENV)/.build-tools: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=3.0"
-	touch $@
-
 compile = BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
 
-# Editable, so that Python sources need no second install. $(1) is a list of extras. pip
-# shows no output of a build: compile first, and pip finds the objects.
-define install
-@echo "compiling the native libraries, which takes a few minutes"
-$(compile)
-$(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
-endef
+# Editable, so that Python sources need no second install. $(1) is a list of extras.
+install = $(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
 
 PACKAGING := setup.cfg setup.py pyproject.toml
 
-$(VENV)/.examples: $(PACKAGING) | $(VENV)/.torch $(VENV)/.build-tools
+$(VENV)/.examples: $(PACKAGING) | $(VENV)/.torch $(VENV)/.objects
 	$(call install,examples)
 	touch $@
 
-$(VENV)/.dev: $(PACKAGING) | $(VENV)/.torch $(VENV)/.build-tools
+$(VENV)/.dev: $(PACKAGING) | $(VENV)/.torch $(VENV)/.objects
 	$(call install,dev)
 	touch $@ $(VENV)/.examples
 
@@ -79,9 +74,14 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/.torch $(VENV)/.build-tools
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h')
 EXTENSION_INPUTS := $(filter-out native/tests/% native/fuzz/%,$(NATIVE))
 
-# After the first install only what changed is compiled again.
-$(VENV)/.extension: $(EXTENSION_INPUTS) setup.py | $(VENV)/.examples
+# Only what changed is compiled again. pip shows no output of a build, so it finds the
+# objects when it installs.
+$(VENV)/.objects: $(EXTENSION_INPUTS) setup.py | $(VENV)/.build-tools
+	@echo "compiling the native libraries, which takes minutes the first time"
 	$(compile)
+	touch $@
+
+$(VENV)/.extension: $(VENV)/.objects | $(VENV)/.examples
 	touch $@
 
 build: $(VENV)/.extension
@@ -111,8 +111,7 @@ bench-all: build
 # Sources that need no Python, which *_py.cpp do.
 LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/% %_py.cpp, \
     $(filter %.cpp,$(NATIVE)))
-TEST_SOURCES := $(LIBRARY_SOURCES) \
-    $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
+TEST_SOURCES := $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
 
 # Most of the time of a compilation goes into headers. So the files of a folder are
 # compiled together: build/batches/FOLDER.cpp includes them. Kernels are compiled one by
@@ -122,11 +121,28 @@ units_of = $(addprefix batches/,$(call folders_of,$(1))) \
     $(patsubst native/%.cpp,%,$(filter native/kernels/%,$(1)))
 objects_of = $(patsubst %,build/$(1)/obj/%.o,$(call units_of,$(2)))
 
+# Tests without a sanitizer run the objects of the extension, which setup.py compiles.
+# Only native/bench is compiled again, because it needs Python there.
+BENCH_SOURCES := $(filter native/bench/%,$(LIBRARY_SOURCES))
+extension_folder = build/extension-$(shell \
+    $(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))')
+extension_objects = $(patsubst kernels/%,$(extension_folder)/native/kernels/%.o, \
+    $(patsubst batches/%,$(extension_folder)/build/extension-batches/%.o, \
+    $(call units_of,$(filter-out $(BENCH_SOURCES),$(LIBRARY_SOURCES)))))
+
+# TSan finds races, and the tests of these folders have one thread.
+OF_ONE_THREAD := $(foreach folder,collectives device kernels membership, \
+    native/tests/$(folder)/%)
+SOURCES_native := $(TEST_SOURCES) $(BENCH_SOURCES)
+SOURCES_native-asan := $(TEST_SOURCES) $(LIBRARY_SOURCES)
+SOURCES_native-tsan := $(filter-out $(OF_ONE_THREAD),$(SOURCES_native-asan))
+
 # Written again only if the list of files has changed. A program of its own is in no
 # batch, and neither are files that need Python. Several makes may run at once, so each
 # writes to a file of its own first.
 .PHONY: always
 always:
+.PRECIOUS: build/batches/%.cpp
 build/batches/%.cpp: always
 	@mkdir -p $(@D)
 	@new=$@.$$$$; \
@@ -145,11 +161,12 @@ PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
 
 CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -fPIC \
     -MMD -MP -Inative
-# At -O3, g++ 12 warns of overlapping copies in assignments of literals to std::string
-# (GCC bug 105329).
 # -g1: line numbers for stack traces. Full debug information doubles the time of the
 # ASan build.
-CXXFLAGS_native := -O3 -g1 -Wno-restrict
+# The code of the tests need not be fast, but that of the benchmarks, which are compiled
+# one by one. At -O3, g++ 12 warns of overlapping copies in assignments of literals to
+# std::string (GCC bug 105329).
+CXXFLAGS_native = -g1 $(if $(findstring /batches/,$@),-O1,-O3 -Wno-restrict)
 CXXFLAGS_native-asan := -O1 -g1 -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all
 CXXFLAGS_native-tsan := -O1 -g1 -fsanitize=thread
@@ -164,23 +181,32 @@ build/$(1)/obj/batches/%.o: build/batches/%.cpp
 	@mkdir -p $$(@D)
 	@echo "compile $$@"
 	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
-build/$(1)/$(PLUGIN): $$(call objects_of,$(1),$$(PLUGIN_SOURCES)) \
-    native/nccl_net/exports.map
+build/$(1)/tests: $$(call objects_of,$(1),$$(SOURCES_$(1))) | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
-	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) -o $$@ $(PLUGIN_LDFLAGS)
-build/$(1)/tests: $$(call objects_of,$(1),$$(TEST_SOURCES)) | build/$(1)/$(PLUGIN)
-	@echo "link $$@"
-	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
-build/$(1)/nccl_net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
-    | build/$(1)/$(PLUGIN)
-build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
-    $$(call objects_of,$(1),$$(LIBRARY_SOURCES))
-	@mkdir -p $$(@D)
-	@echo "link $$@"
-	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) $$(SHIPPED_$(1)) -o $$@ -ldl
 -include $$(shell find build/$(1)/obj -name '*.d' 2>/dev/null)
 endef
+SHIPPED_native = $(extension_objects)
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
+
+build/native/tests: $(VENV)/.objects
+build/native/$(PLUGIN): $(VENV)/.objects
+	@mkdir -p $(@D)
+	@cp bluecomm/nccl_net/$(PLUGIN) $@
+build/native-%/$(PLUGIN): native/nccl_net/exports.map
+	@echo "link $@"
+	@$(CXX) $(CXXFLAGS_native-$*) -pthread $(filter %.o,$^) -o $@ $(PLUGIN_LDFLAGS)
+$(foreach mode,native-asan native-tsan,$(eval \
+    build/$(mode)/$(PLUGIN): $(call objects_of,$(mode),$(PLUGIN_SOURCES))))
+
+# Benchmarks, with the objects of the extension, too.
+build/native/nccl_net/net_bench: $(NET_BENCH_SOURCES:native/%.cpp=build/native/obj/%.o) \
+    | build/native/$(PLUGIN)
+build/native/%_bench: build/native/obj/tests/%_bench.o \
+    $(call objects_of,native,$(BENCH_SOURCES)) $(VENV)/.objects
+	@mkdir -p $(@D)
+	@echo "link $@"
+	@$(CXX) -pthread $(filter %.o,$^) $(extension_objects) -o $@ -ldl
 
 # TSan's run takes as long as the others together, so two processes share it. Each run
 # begins as soon as its tests are compiled. Runs wait most of the time, so one more goes
@@ -309,7 +335,8 @@ check-collection: $(VENV)/.dev $(VENV)/.extension
 
 # A second compiler's opinion: other warnings, and the thread annotations.
 CLANG := $(firstword $(foreach name,clang++ clang++-19 clang++-16,$(shell command -v $(name))))
-CLANG_CHECKED := $(patsubst %,build/clang/%.checked,$(call units_of,$(TEST_SOURCES)) \
+CLANG_CHECKED := $(patsubst %,build/clang/%.checked, \
+    $(call units_of,$(LIBRARY_SOURCES) $(TEST_SOURCES)) \
     $(patsubst native/%.cpp,%,$(filter %_bench.cpp,$(NATIVE))))
 
 define clang

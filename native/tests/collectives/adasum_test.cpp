@@ -7,8 +7,8 @@
 #include "kernels/products.h"
 #include "tests/check.h"
 #include "tests/collectives/simulator.h"
-#include "tests/collectives/values.h"
 #include "tests/kernels/levels.h"
+#include "tests/values.h"
 
 namespace bluecomm::test {
 namespace {

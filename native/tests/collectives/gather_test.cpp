@@ -8,7 +8,7 @@
 
 #include "tests/check.h"
 #include "tests/collectives/simulator.h"
-#include "tests/collectives/values.h"
+#include "tests/values.h"
 
 namespace bluecomm::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/collectives/values.h"
+#include "tests/values.h"
 
 namespace bluecomm::test {
 namespace {

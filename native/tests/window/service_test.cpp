@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/collectives/values.h"
 #include "tests/engine/engine_world.h"
+#include "tests/values.h"
 #include "tests/window/windows.h"
 #include "window/calls.h"
 

@@ -1,4 +1,4 @@
-#include "tests/collectives/values.h"
+#include "tests/values.h"
 
 #include <algorithm>
 #include <cmath>
