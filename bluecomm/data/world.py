@@ -16,6 +16,7 @@ from bfrun.wording import format_ranks
 from bluecomm.basics import is_initialized
 from bluecomm.elastic.group import current_group
 from bluecomm.ops.objects import allgather_object
+from bluecomm.runtime import current_communicator
 
 _Value = TypeVar("_Value")
 
@@ -47,8 +48,8 @@ class DataWorld:
         return [value]
 
 
-class _GivenWorld(DataWorld):
-    """Ranks that the program numbers itself, and that say nothing to each other."""
+class _SilentWorld(DataWorld):
+    """Ranks that say nothing to each other."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -70,6 +71,8 @@ class _TorchWorld(DataWorld):
 def data_world(rank: int | None = None, size: int | None = None) -> DataWorld:
     """Return the world that this rank shares data with.
 
+    A newcomer of a job does not communicate with the others before it has joined.
+
     Args:
         rank: Number of this rank, if the program numbers the ranks itself. These
             compare nothing with each other.
@@ -84,12 +87,16 @@ def data_world(rank: int | None = None, size: int | None = None) -> DataWorld:
                 f"expected a rank from 0 to num_replicas - 1, got rank={rank} and "
                 f"num_replicas={size}"
             )
-        return _GivenWorld(rank, size)
+        return _SilentWorld(rank, size)
     if rank is not None or size is not None:
         raise ValueError(
             f"got rank={rank} and num_replicas={size}; pass both of them or none"
         )
     if is_initialized():
+        everybody = current_communicator()
+        if everybody.is_joining:
+            # The others, which may be anywhere in the program, have agreed before.
+            return _SilentWorld(everybody.rank, everybody.size)
         members = current_group()
         return _BluecommWorld(members.rank, members.size, members)
     if dist.is_available() and dist.is_initialized():

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import sys
 from collections import Counter
 
 import pytest
 
+from tests.support.cluster_cache import LENGTH as SAMPLES
 from tests.support.deadlines import JOB_S
 from tests.support.launch import launched, python
 
@@ -167,4 +169,20 @@ def test_newcomers_read_on_where_the_others_are(tmp_path):
         assert {int(counted) for _, counted, _ in found} == {LENGTH}, job.out
         last = sorted(int(rank) for rank, _, is_last in found if is_last == "True")
         assert last == [0, 1, 2], job.out + job.err
+        assert "finished with 3 of 3 ranks" in job.err
+
+
+def test_newcomers_serve_a_part_of_the_cache(tmp_path):
+    options = ["--on-failure", "continue", "--respawn", "-np", "3"]
+    options += ["--ranks-per-machine", "1"]
+    command = [sys.executable, "-m", "tests.support.joining_a_cache"]
+    with launched(tmp_path, *options, *command, str(tmp_path / "loaded")) as job:
+        # The newcomer imports torch anew.
+        assert job.wait(2 * JOB_S) == 0, job.out + job.err
+        found = re.findall(r"^\[(\d)\] loaded (\[.*\])$", job.out, re.MULTILINE)
+        epochs = {rank: [] for rank in "012"}
+        for rank, loaded in found:
+            epochs[rank].append(json.loads(loaded))
+        # All machines together load each sample once.
+        assert [*epochs.values()] == [[list(range(SAMPLES)), []]] * 3, job.err
         assert "finished with 3 of 3 ranks" in job.err

@@ -29,7 +29,7 @@ from bluecomm.data.stores.store import MISSING, SampleStore
 from bluecomm.data.world import DataWorld, check_same, on_all_ranks
 from bluecomm.elastic.group import current_group
 from bluecomm.errors import NotInitializedError
-from bluecomm.runtime import Communicator, current_process
+from bluecomm.runtime import Communicator, current_communicator, current_process
 
 _log = logging.getLogger("bluecomm")
 
@@ -37,6 +37,9 @@ _FIND_LIMIT_S = ANSWER_LIMIT_S + VALUE_LIMIT_S + 5.0
 _CLAIM_LIMIT_S = LOADING_LIMIT_S + _FIND_LIMIT_S
 # A server that did not answer is asked again after this time.
 _PAUSE_S = 30.0
+
+# The machine of a newcomer has the number of its generation above those of ranks.
+_RANK_BITS = 32
 
 # Numbers the stores of a job.
 _stores = itertools.count()
@@ -92,6 +95,11 @@ class ClusterStore(SampleStore):
                 )
             self._memory.open(world, length, fingerprint)
             return
+        everybody = current_communicator()
+        if everybody.is_joining:
+            self._memory.open(world, length, fingerprint)
+            self._join_job(everybody)
+            return
         facts = {
             "length": length,
             "fingerprint": fingerprint,
@@ -130,6 +138,36 @@ class ClusterStore(SampleStore):
         except BaseException:
             self.close()
             raise
+        self._use_server()
+
+    def _join_job(self, everybody: Communicator) -> None:
+        """Start the server of a newcomer, which meets the others once it has joined.
+
+        It communicates nothing. The program has made as many stores before as the other
+        ranks had made before this one.
+        """
+        number = next(_stores)
+        if everybody.machine_size == 1:
+            return  # then the others have no servers
+        world = everybody.world
+        # It shares no memory, so its machine is one of its own.
+        machine = (world.assignment.epoch << _RANK_BITS) + world.rank
+        try:
+            self._server = CacheServer(
+                world.rank,
+                {world.rank: machine},
+                self._memory,
+                EngineRoute(world, str(number)),
+                [rank for rank in everybody.ranks if rank != world.rank],
+                lambda: not world.is_joining,
+            )
+            self._server.start()
+        except BaseException:
+            self.close()
+            raise
+        self._use_server()
+
+    def _use_server(self) -> None:
         assert self._server is not None
         current_process().before_shutdown(stop_all)
         self._reset(self._server.address)

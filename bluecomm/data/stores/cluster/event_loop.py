@@ -35,7 +35,7 @@ class EventLoop:
     def __init__(self, name: str, tick: Callable[[], float]) -> None:
         self._name = name
         self._tick = tick
-        self._next_tick_s = float("inf")
+        self._next_tick_s = 0.0
         self._events: collections.deque[Event] = collections.deque()
         self._later: list[tuple[float, Event]] = []
         self._sockets: set[socket.socket] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from bluecomm.data.stores.cluster.owners import owner_of
 
@@ -16,7 +16,7 @@ class CacheMachines:
 
     Args:
         rank: This rank.
-        machine_of: Machine of each rank.
+        machine_of: Machine of each rank, to which newcomers are added.
         clock: Returns the time in seconds.
 
     Attributes:
@@ -27,7 +27,7 @@ class CacheMachines:
     def __init__(
         self,
         rank: int,
-        machine_of: Mapping[int, int],
+        machine_of: dict[int, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.own = machine_of[rank]
@@ -52,6 +52,11 @@ class CacheMachines:
             return False
         self._left.discard(rank)
         return True
+
+    def join(self, rank: int, machine: int) -> None:
+        """Use a newcomer, or a rank that a newcomer has met."""
+        self.machine_of[rank] = machine
+        self._left.add(rank)
 
     def mute(self, rank: int) -> bool:
         """Do without a rank for some time; return whether it was in use."""

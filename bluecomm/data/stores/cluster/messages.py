@@ -30,6 +30,10 @@ class Kind(enum.IntEnum):
     WAIT = 10
     # The value is kept, or the claim has ended.
     DONE = 11
+    # A newcomer has a machine of its own, whose number is in the place of the key.
+    JOIN = 12
+    # The answer to JOIN, with the number of the other rank's machine.
+    MEET = 13
 
 
 class CacheMessage(NamedTuple):
@@ -38,7 +42,7 @@ class CacheMessage(NamedTuple):
     Attributes:
         kind: Its meaning.
         number: Number of the request among those of the server that sent it.
-        key: Key of the value.
+        key: Key of the value, or number of a machine.
         nbytes: Bytes of the value that follows; 0 if none does. FOUND without a value
             means that it is in the memory of the asker's machine.
         cost_ns: Nanoseconds that it took to load the value.

@@ -17,12 +17,13 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from bluecomm.data.stores.cluster.event_loop import EventLoop
+from bluecomm.data.stores.cluster.introduction import Introduction
 from bluecomm.data.stores.cluster.local_socket import (
     is_own_user,
     listen,
@@ -92,6 +93,8 @@ class CacheServer:
         machine_of: Machine of each rank of the store.
         memory: The memory of this machine.
         route: The way to other servers, which belongs to this one.
+        others: The ranks that a newcomer has yet to meet.
+        has_joined: Returns whether a newcomer takes part in the job by now.
 
     Raises:
         OSError: The socket cannot be made.
@@ -103,6 +106,8 @@ class CacheServer:
         machine_of: dict[int, int],
         memory: MemoryStore,
         route: CacheRoute,
+        others: Collection[int] = (),
+        has_joined: Callable[[], bool] = lambda: True,
     ) -> None:
         self._rank = rank
         self._route = route
@@ -110,6 +115,7 @@ class CacheServer:
         self._part = OwnedPart(
             self._machines.own, machine_of, memory, LOADING_LIMIT_S, self._send
         )
+        self._introduction = Introduction(others, has_joined, self._introduce)
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         # Descriptors of values that other servers are sending.
@@ -293,7 +299,8 @@ class CacheServer:
             self._ask_again([asked])
         self._part.end_waits()
         limits = [asked.until_s for asked in self._asked.values()]
-        return min([*limits, self._part.claims.next_limit_s])
+        limits += [self._part.claims.next_limit_s, self._introduction.step()]
+        return min(limits)
 
     def _give_up(self, asked: _Asked) -> None:
         """Let a process load what this server cannot find."""
@@ -312,6 +319,8 @@ class CacheServer:
         """See ``Inbox``."""
         if message.kind is Kind.LEAVE:
             self._lose(rank)
+        elif message.kind in (Kind.JOIN, Kind.MEET):
+            self._meet(rank, message)
         elif message.kind in _ANSWERS:
             self._on_answer(rank, message)
         elif message.nbytes:
@@ -333,7 +342,20 @@ class CacheServer:
         else:
             self._part.serve(rank, message, value)
 
-    # -- ranks that go ----------------------------------------------------------------
+    # -- ranks that come and go -------------------------------------------------------
+
+    def _introduce(self, rank: int) -> None:
+        self._route.send(rank, CacheMessage(Kind.JOIN, key=self._machines.own))
+
+    def _meet(self, rank: int, message: CacheMessage) -> None:
+        """Use the machine of a newcomer, or of a rank that has answered this one."""
+        machine = message.key
+        if self._machines.machine_of.get(rank) != machine:
+            self._lose(rank)  # the process that had this number
+            self._machines.join(rank, machine)
+        if message.kind is Kind.JOIN:
+            self._route.send(rank, CacheMessage(Kind.MEET, key=self._machines.own))
+        self._introduction.forget(rank)
 
     def on_lost(self, rank: int) -> None:
         """See ``Inbox``."""
@@ -363,6 +385,7 @@ class CacheServer:
 
     def _lose(self, rank: int) -> bool:
         """Do without a rank; return whether that is news."""
+        self._introduction.forget(rank)
         if not self._machines.lose(rank):
             return False
         self._part.lose(rank)

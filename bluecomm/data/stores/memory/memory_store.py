@@ -98,7 +98,7 @@ class MemoryStore(SampleStore):
             for fd in made:
                 os.close(fd)
             raise
-        mine = everyone[world.rank]
+        mine = everyone[world.part[0]]
         fd, token = mine[2:]
         first = next(one for one in everyone if one[0] == mine[0])
         try:

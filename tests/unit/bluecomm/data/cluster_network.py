@@ -60,22 +60,31 @@ class Network:
     def __init__(self, machines=2, **options):
         self.inboxes, self.values, self.cut, self.sent = {}, {}, set(), []
         self.servers, self.stores = [], []
-        machine_of = {rank: rank for rank in range(machines)}
         for rank in range(machines):
-            memory = MemoryStore(BUDGET)
-            memory.open(DataWorld(0, 1), LENGTH, "")
-            server = CacheServer(rank, machine_of, memory, FakeRoute(self, rank))
-            store = ClusterStore(BUDGET, **options)
-            store._memory = memory
-            store._server = server
-            store._reset(server.address)
-            self.servers.append(server)
-            self.stores.append(store)
+            self._add({one: one for one in range(machines)}, rank, options)
         for server in self.servers:
             server.start()
         for rank, server in enumerate(self.servers):
             # Its route is open once it answers.
             self.settle(rank, server)
+
+    def _add(self, machine_of, rank, options, *introduction):
+        memory = MemoryStore(BUDGET)
+        memory.open(DataWorld(0, 1), LENGTH, "")
+        route = FakeRoute(self, rank)
+        server = CacheServer(rank, machine_of, memory, route, *introduction)
+        store = ClusterStore(BUDGET, **options)
+        store._memory = memory
+        store._server = server
+        store._reset(server.address)
+        self.servers.append(server)
+        self.stores.append(store)
+
+    def join(self, machine, has_joined=lambda: True):
+        """Start the server of a newcomer, which meets the others."""
+        rank = len(self.servers)
+        self._add({rank: machine}, rank, {}, range(rank), has_joined)
+        self.servers[rank].start()
 
     def settle(self, rank, server=None):
         """Wait until a server has handled what has been posted to it."""
@@ -97,8 +106,9 @@ class Network:
 
     def keys_of(self, rank, count=20):
         """Return some keys of a machine."""
-        owner_of = self.servers[rank]._machines.owner_of
-        return [key for key in range(LENGTH) if owner_of(key) == rank][:count]
+        machines = self.servers[rank]._machines
+        owned = [key for key in range(LENGTH) if machines.owner_of(key) == machines.own]
+        return owned[:count]
 
     def close(self):
         for store in self.stores:

@@ -14,7 +14,7 @@ import torch
 from bluecomm.data.cached_dataset import CachedDataset
 from bluecomm.data.stores.cluster import server
 from bluecomm.data.stores.cluster.cluster_store import ClusterStore
-from bluecomm.data.stores.cluster.messages import Kind
+from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
 from bluecomm.errors import NotInitializedError
@@ -300,6 +300,39 @@ def test_requests_are_repeated_in_the_next_world(network):
     network.post(0, lambda inbox: inbox.on_move())
     thread.join(DEADLINE_S)
     check(found[0], key)
+
+
+def test_a_newcomer_serves_a_part(network):
+    has_joined = threading.Event()
+    network.join(1 << 32, has_joined.is_set)
+    newcomer = network.stores[2]
+    (alone,) = network.keys_of(2, 1)
+    assert load(newcomer, alone)
+    has_joined.set()
+    machines = [server._machines for server in network.servers]
+    wait_until(
+        lambda: all(len(one.ranks_left) == 3 for one in machines),
+        "the newcomer and the others do not meet",
+    )
+    assert [dict(one.machine_of) for one in machines] == [{0: 0, 1: 1, 2: 1 << 32}] * 3
+    theirs, key = network.keys_of(0, 1)[0], network.keys_of(2, 2)[1]
+    assert load(newcomer, theirs)
+    assert load(network.stores[0], key)
+    assert newcomer._memory.has(key)
+    assert not newcomer._memory.has(theirs)
+    for store in network.stores:
+        check(store.get(theirs), theirs)
+        check(store.get(key), key)
+
+
+def test_a_newcomer_takes_the_place_of_a_lost_rank(network):
+    """A message from the new process comes before the loss of the old one."""
+    first = network.servers[0]
+    network.post(0, lambda inbox: inbox.on_message(1, CacheMessage(Kind.JOIN, key=7)))
+    network.settle(0)
+    assert first._machines.machine_of == {0: 0, 1: 7}
+    assert first._machines.ranks_left == [0, 1]
+    assert network.sent == [(0, 1, Kind.MEET)]
 
 
 def test_a_dataset_reads_each_sample_from_the_cluster(network):
