@@ -217,6 +217,16 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
         "running job if bluecomm.elastic.run calls the training",
     )
     group.add_argument(
+        "--respawn-after",
+        dest="respawn_after_s",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="with --respawn: seconds from the loss of a rank to its next start; they "
+        "double each time that it is lost soon after its start, up to 60 (default: "
+        "%(default)g)",
+    )
+    group.add_argument(
         "--partition",
         choices=("primary", "both"),
         default="primary",

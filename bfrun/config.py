@@ -80,6 +80,7 @@ class LaunchConfig:
             ``elastic_timeout_s``; None means 1.
         elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
         respawn: With ``continue``, start lost ranks again; they join the running job.
+        respawn_after_s: Seconds from the loss of a rank to its next start.
         partition: With ``respawn``, which ranks train on while the network is cut:
             those of the ``primary`` side, or of ``both`` sides.
         max_np: With ``continue``, the number of ranks up to which the job grows into
@@ -132,6 +133,7 @@ class LaunchConfig:
     min_np: int | None = None
     elastic_timeout_s: float = 600.0
     respawn: bool = False
+    respawn_after_s: float = 1.0
     partition: Partition = "primary"
     max_np: int | None = None
     host_discovery_script: str | None = None

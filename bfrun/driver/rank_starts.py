@@ -64,7 +64,7 @@ class RankStarts:
             for number, spec in enumerate(host.processes)
         }
         most = config.max_np if config.may_grow else len(slot_of)
-        self._slots = Slots(slot_of, most)
+        self._slots = Slots(slot_of, most, config.respawn_after_s)
         if config.may_grow:
             self._slots.use(
                 HostSlot(host.index, number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_FIRST_WAIT_S = 1.0
+FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 # A process that was lost sooner after its start has not lived for long.
 _LONG_LIFE_S = 60.0
@@ -33,9 +33,15 @@ class HostSlot:
 
 
 class Respawns:
-    """The slots whose processes have been lost, and when the next ones start."""
+    """The slots whose processes have been lost, and when the next ones start.
 
-    def __init__(self) -> None:
+    Args:
+        first_wait_s: Seconds for which a slot waits, unless its last process has lived
+            only shortly.
+    """
+
+    def __init__(self, first_wait_s: float = FIRST_WAIT_S) -> None:
+        self._first_wait_s = first_wait_s
         self._lost_at: dict[HostSlot, list[float]] = {}
         self._due: dict[HostSlot, float] = {}
         self._wait_s: dict[HostSlot, float] = {}
@@ -57,9 +63,10 @@ class Respawns:
         if len(times) >= MAX_LOSSES and now - times[-MAX_LOSSES] < WITHIN_S:
             self.close(slot)
             return True
-        wait_s = _FIRST_WAIT_S
+        wait_s = self._first_wait_s
         if slot in self._started_at and now - self._started_at[slot] < _LONG_LIFE_S:
-            wait_s = min(2 * self._wait_s[slot], _LONGEST_WAIT_S)
+            longest_s = max(wait_s, _LONGEST_WAIT_S)
+            wait_s = min(2 * self._wait_s[slot], longest_s)
         self._wait_s[slot] = wait_s
         self._due[slot] = now + wait_s
         return False

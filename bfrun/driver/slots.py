@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bfrun.driver.respawn import MAX_LOSSES, WITHIN_S, HostSlot, Respawns
+from bfrun.driver.respawn import (
+    FIRST_WAIT_S,
+    MAX_LOSSES,
+    WITHIN_S,
+    HostSlot,
+    Respawns,
+)
 
 
 class Slots:
@@ -19,9 +25,15 @@ class Slots:
     Args:
         ranks: Slot of each rank at the start.
         most: The largest number of ranks with a process; None if only slots limit it.
+        first_wait_s: Seconds from a loss to the next start in the slot.
     """
 
-    def __init__(self, ranks: Mapping[int, HostSlot], most: int | None) -> None:
+    def __init__(
+        self,
+        ranks: Mapping[int, HostSlot],
+        most: int | None,
+        first_wait_s: float = FIRST_WAIT_S,
+    ) -> None:
         self._slot_of = dict(ranks)  # of the last process of each rank
         self._rank_in = {slot: rank for rank, slot in ranks.items()}
         # The slots that the job may use, in order.
@@ -32,7 +44,7 @@ class Slots:
         # Ranks of whose last process nothing is left, not even output.
         self._ended: set[int] = set()
         self._lost_hosts: set[int] = set()
-        self._respawns = Respawns()
+        self._respawns = Respawns(first_wait_s)
 
     def slot_of(self, rank: int) -> HostSlot:
         """Return the slot in which the last process of a rank was started."""

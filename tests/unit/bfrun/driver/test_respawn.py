@@ -27,6 +27,14 @@ def test_after_a_longer_life_a_slot_waits_as_the_first_time():
     assert [lose(respawns, at) for at in (0, 50, 113, 200)] == [1, 2, 1, 1]
 
 
+def test_the_first_wait_is_a_setting():
+    respawns, now, waits = Respawns(20.0), 0.0, []
+    for _ in range(4):
+        waits.append(lose(respawns, now))
+        now += waits[-1] + 59
+    assert waits == [20, 40, 60, 60]
+
+
 def test_after_three_losses_within_a_minute_a_slot_stays_empty():
     respawns = Respawns()
     for time in 0, 30:
