@@ -62,6 +62,9 @@ from bfrun.wording import format_ranks
 # An excluded rank must have said that it trains on within this time after the network
 # has healed.
 _SPLIT_S = 60.0
+# The end of a process ends its links first, so the ranks may exclude it for that before
+# its agent reports how it has ended. A large process takes half a second to end.
+_EXIT_REPORT_S = 1.0
 
 
 class RankSupervisor:
@@ -100,8 +103,9 @@ class RankSupervisor:
         self._warnings: set[str] = set()
         # Since when fewer ranks are left than the user wants.
         self._too_few_since: float | None = None
-        # When others have excluded ranks that may train on apart, and what they said.
-        self._doubted_at: dict[int, tuple[float, RankExcluded]] = {}
+        # What others have said of ranks that they have excluded, and until when these
+        # may report another reason, or that they train on apart.
+        self._doubts: dict[int, tuple[float, RankExcluded]] = {}
         self._lineages: set[str] = set()
         # When the processes of lost ranks are killed, by rank.
         self._kill_at: dict[int, float] = {}
@@ -252,7 +256,7 @@ class RankSupervisor:
                 self.starts.finished(frame.rank)
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
-            self._doubted_at.pop(frame.rank, None)
+            self._doubts.pop(frame.rank, None)
             has_finished = isinstance(frame, RankFinished)
             self._router.answer(self._admissions.ended(frame.rank, has_finished))
 
@@ -311,10 +315,10 @@ class RankSupervisor:
         # A rank that has changed may call init again before the newcomers have.
         self._records.returned(self._admissions.joining, self._admissions.size)
         has_joined, answers = self._admissions.moved(rank, said.generation)
-        if rank in self._doubted_at:
-            _, doubt = self._doubted_at[rank]
+        if rank in self._doubts:
+            _, doubt = self._doubts[rank]
             if doubt.generation < said.generation:  # from an earlier world
-                del self._doubted_at[rank]
+                del self._doubts[rank]
         if has_joined:
             process = self.membership.joined(rank)
             self.starts.joined(rank)
@@ -365,9 +369,16 @@ class RankSupervisor:
             # It says so itself if it trains on. Others that train apart do not know.
             is_apart = {teller, said.rank} & self._admissions.apart
             if not is_apart and self._admissions.doubt(said.rank, said.generation):
-                self._doubted_at.setdefault(said.rank, (time.monotonic(), said))
-            return
-        self._exclude(said)
+                self._doubt(said, self._config.link_timeout_s + _SPLIT_S)
+        elif said.cause == "broken" and not self._replays:
+            self._doubt(said, _EXIT_REPORT_S)
+        else:
+            self._exclude(said)
+
+    def _doubt(self, said: RankExcluded, limit_s: float) -> None:
+        """Exclude a rank after a time, unless it reports something else first."""
+        until = time.monotonic() + limit_s
+        self._doubts.setdefault(said.rank, (until, said))
 
     def _exclude(self, said: RankExcluded) -> None:
         self._announce(self.membership.excluded(said.rank, said.cause, said.seconds))
@@ -375,16 +386,15 @@ class RankSupervisor:
             self._kill_at[said.rank] = 0.0
 
     def _exclude_doubted(self, now: float) -> None:
-        """Kill excluded ranks that have not said for long that they train on."""
-        limit_s = self._config.link_timeout_s + _SPLIT_S
-        for at, said in list(self._doubted_at.values()):
-            if now >= at + limit_s:
-                del self._doubted_at[said.rank]
+        """Kill excluded ranks that have reported nothing else in time."""
+        for until, said in list(self._doubts.values()):
+            if now >= until:
+                del self._doubts[said.rank]
                 self._exclude(said)
 
     def _on_apart(self, rank: int, said: RankApart) -> None:
         """Have a rank join again that trains on apart from the others."""
-        self._doubted_at.pop(rank, None)
+        self._doubts.pop(rank, None)
         if rank not in self.membership.survivors:
             return  # it was lost, and is to be started again
         if said.lineage not in self._lineages:
@@ -425,6 +435,8 @@ class RankSupervisor:
         elif isinstance(said, Goodbye):
             self.membership.goodbye(rank)
         elif isinstance(said, Failing):
+            if rank in self._doubts and self._config.partition != "both":
+                self._exclude(self._doubts[rank][1])  # its error is a consequence
             returning = self._admissions.apart & self._admissions.joining
             is_returning = rank in returning
             self._announce(

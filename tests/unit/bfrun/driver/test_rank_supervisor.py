@@ -14,6 +14,7 @@ from bfrun.frames.rank_to_agent import Hello
 from bfrun.frames.rank_to_driver import (
     Admits,
     AskToJoin,
+    Failing,
     Joined,
     JoinReady,
     JoinRecord,
@@ -212,6 +213,45 @@ def test_excluded_ranks_that_may_train_apart_are_not_killed_at_once():
     tell(supervisor, 0, excluded.replace(cause="stopped"))
     supervisor.step(time.monotonic())
     assert router.sent[-1] == kill(1)
+
+
+BROKEN = RankExcluded(rank=3, cause="broken", seconds=0.0)
+
+
+def test_a_rank_whose_links_end_before_its_process_has_failed_by_its_signal():
+    supervisor, router, said = job_of_two_hosts()
+    tell(supervisor, 0, BROKEN)
+    supervisor.step(time.monotonic())
+    assert router.sent == said == []
+    supervisor.handlers[RankExited](RankExited(rank=3, pid=73, status=-9))
+    supervisor.step(time.monotonic() + 1e6)
+    assert lost_ranks(router.sent) == [("all", 3)]
+    (loss,) = supervisor.membership.losses
+    assert (loss.cause, loss.exit_code) == ("SIGKILL", 137)
+    (text,) = said
+    assert "was killed by SIGKILL; the job goes on with 4 of 5 ranks" in text
+
+
+def test_a_rank_whose_links_alone_have_ended_is_killed():
+    supervisor, router, said = job_of_two_hosts()
+    tell(supervisor, 0, BROKEN)
+    tell(supervisor, 1, BROKEN)
+    supervisor.step(time.monotonic() + 1e6)
+    supervisor.step(time.monotonic())
+    assert lost_ranks(router.sent) == [("all", 3)]
+    assert router.sent[-1] == kill(3)
+    (text,) = said
+    assert "has lost its link to another rank" in text
+
+
+def test_the_error_of_an_excluded_rank_is_not_the_reason_for_its_loss():
+    supervisor, router, _ = job_of_two_hosts()
+    tell(supervisor, 0, BROKEN)
+    error = {"cause": "PeerLostError", "deed": "raised PeerLostError", "peers": []}
+    tell(supervisor, 3, Failing(**error, reason="no member any more", status=1))
+    assert lost_ranks(router.sent) == [("all", 3)]
+    (loss,) = supervisor.membership.losses
+    assert loss.cause == "cut off"
 
 
 def test_an_excluded_rank_that_says_nothing_is_killed():
