@@ -47,10 +47,16 @@ class TracePump:
         return self.busy and self._connection.idle
 
     def add(self, rank: int) -> None:
-        """Queue the traces of a rank whose processes have ended."""
+        """Queue the traces of a rank whose processes have ended.
+
+        Those of an earlier process of the rank may still be queued; once it has been
+        sent, a file is removed.
+        """
+        queued = {path for _, path, _, _ in self._pieces}
         for name in sorted(os.listdir(self._folder)):
-            if name.startswith(f"trace-{rank}-"):
-                self._add_file(rank, os.path.join(self._folder, name))
+            path = os.path.join(self._folder, name)
+            if name.startswith(f"trace-{rank}-") and path not in queued:
+                self._add_file(rank, path)
 
     def _add_file(self, rank: int, path: str) -> None:
         try:
@@ -72,6 +78,9 @@ class TracePump:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             file.seek(start)
             data = file.read(nbytes)
+        if not self._pieces or self._pieces[0][1] != path:  # that was its last piece
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         packed = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
         name = os.path.basename(path)
         self._connection.send_bulk(TracePiece(rank=rank, file=name, data=packed))

@@ -68,8 +68,8 @@ def check_failures(config: LaunchConfig) -> None:
     Raises:
         LaunchError: ``--min-np`` or ``--respawn`` was given without ``--on-failure
             continue``, ``--min-np`` is not between 1 and the number of ranks, or
-            ``--respawn`` was given with a timeline; or ``--partition both`` was given
-            without ``--respawn``, or for a job that grows.
+            ``--partition both`` was given without ``--respawn``, or for a job that
+            grows.
     """
     given = {
         "--min-np": config.min_np is not None,
@@ -89,11 +89,6 @@ def check_failures(config: LaunchConfig) -> None:
                 "--min-np must be at least 1 and at most the number of ranks"
                 f"{'' if most is None else f' ({most})'}, got {config.min_np}"
             )
-    if config.respawn and config.timeline_filename is not None:
-        raise LaunchError(
-            "--respawn does not go with a timeline yet, which has one process for each "
-            "rank; leave one of the two out"
-        )
     if config.partition == "both":
         _check_partition(config)
 

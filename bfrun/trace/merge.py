@@ -6,6 +6,7 @@ The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
@@ -80,7 +81,10 @@ def merge_file(sources: Sequence[Source], target: Path) -> Merged:
 
 
 def merge(sources: Sequence[Source], out: TextIO) -> Merged:
-    """Write the timeline of all sources to ``out``."""
+    """Write the timeline of all sources to ``out``.
+
+    A rank that was started again has a source for each of its processes.
+    """
     broken = []
     readable = []
     for source in sources:
@@ -89,10 +93,10 @@ def merge(sources: Sequence[Source], out: TextIO) -> Merged:
             readable.append((header.rank, header.pid, header.started_ns, source))
         except (OSError, ProtocolError) as error:
             broken.append(f"{source.name} ({source.host}): {error}")
-    readable.sort(key=lambda each: each[:3])
+    readable.sort(key=lambda each: (each[0], each[3].clock.to_ours(each[2])))
     base_ns = min((s.clock.to_ours(start) for *_, start, s in readable), default=0)
     summary = Summary()
-    ranks = []
+    rows: dict[int, _Rows] = collections.defaultdict(_Rows)
     out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
     separator = ""
     for rank, _, _, source in readable:
@@ -102,22 +106,55 @@ def merge(sources: Sequence[Source], out: TextIO) -> Merged:
         except (OSError, ProtocolError) as error:
             broken.append(f"{source.name} ({source.host}): {error}")
             continue
-        ranks.append(rank)
         summary.add(trace, slices, source.host, source.clock)
-        for event in _events(trace, slices, source, base_ns):
+        rows[rank].share(slices, _label(trace, source))
+        for event in _events(trace, slices, rows[rank].label, source, base_ns):
             out.write(separator + json.dumps(event, separators=(",", ":")))
             separator = ",\n"
     errors = sorted(source.clock.error_ns for *_, source in readable)[-2:]
     other = {**summary.as_json(), "unreadable": broken, "clock_start_ns": base_ns}
     out.write('\n],"otherData":' + json.dumps(other, separators=(",", ":")) + "}\n")
-    return Merged(tuple(ranks), summary.dropped, tuple(broken), sum(errors))
+    return Merged(tuple(rows), summary.dropped, tuple(broken), sum(errors))
+
+
+class _Rows:
+    """The rows of a rank, which its processes share.
+
+    Attributes:
+        label: Describes the processes.
+    """
+
+    def __init__(self) -> None:
+        self.label = ""
+        self._track_of: dict[str, int] = {}
+        self._taken: set[int] = set()
+
+    def share(self, slices: RankSlices, label: str) -> None:
+        """Have rows of a process continue those of the earlier ones with their names.
+
+        Changes the numbers of the tracks.
+        """
+        self.label += f"; {label}" if self.label else label
+        tracks: dict[int, int] = {}
+        for track, name in slices.tracks.items():
+            number = self._track_of.get(name)
+            if number is None or number in tracks.values():
+                number = track
+                while number in self._taken:
+                    number += 1
+            tracks[track] = number
+            self._taken.add(number)
+            self._track_of.setdefault(name, number)
+        for each in slices.slices:
+            each.track = tracks[each.track]
+        slices.tracks = {tracks[t]: name for t, name in slices.tracks.items()}
 
 
 def _events(
-    trace: Spool, slices: RankSlices, source: Source, base_ns: int
+    trace: Spool, slices: RankSlices, label: str, source: Source, base_ns: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of one rank: names of its rows, slices, arrows."""
-    yield from _names(trace, slices, source)
+    yield from _names(trace, slices, label)
 
     def time_us(theirs_ns: int) -> float:
         return (source.clock.to_ours(theirs_ns) - base_ns) / 1000
@@ -150,15 +187,18 @@ def _events(
             yield from _arrows(trace, each.call, each.track, begin, headers)
 
 
-def _names(
-    trace: Spool, slices: RankSlices, source: Source
-) -> Iterator[dict[str, Any]]:
-    """Yield the names and the order of a rank and its rows."""
+def _label(trace: Spool, source: Source) -> str:
+    """Describe a process."""
     label = f"{source.host}, pid {trace.header.pid}"
     if not source.clock.is_exact:
         label += f", clock within {source.clock.error_ns / 1000:.1f} us"
     if trace.header.dropped:
         label += f", {trace.header.dropped} earlier events dropped"
+    return label
+
+
+def _names(trace: Spool, slices: RankSlices, label: str) -> Iterator[dict[str, Any]]:
+    """Yield the names and the order of a rank and its rows."""
     rank = trace.header.rank
     facts: list[tuple[int, str, dict[str, Any]]] = [
         (0, "process_name", {"name": f"rank {rank}"}),

@@ -52,7 +52,11 @@ class Summary:
     def add(
         self, trace: Spool, slices: RankSlices, host: str, clock: ClockEstimate
     ) -> None:
-        """Add one rank."""
+        """Add one process of a rank.
+
+        The sums of a rank are those of all its processes; the processes of a rank come
+        in the order of their start.
+        """
         header = trace.header
         self.dropped += header.dropped
         seconds: dict[str, float] = collections.defaultdict(float)
@@ -63,12 +67,15 @@ class Summary:
             elif each.category in ("late", "data") and each.track < FIRST_LANE:
                 exposed = self._waits[header.rank, each.arguments["peer"]]
                 exposed.exposed_ns += each.end_ns - each.begin_ns
+        known = self._ranks.get(header.rank, {})
+        for name, value in known.get("seconds", {}).items():
+            seconds[name] += value
         self._ranks[header.rank] = {
             "rank": header.rank,
             "host": host,
             "pid": header.pid,
-            "events": header.kept,
-            "dropped": header.dropped,
+            "events": known.get("events", 0) + header.kept,
+            "dropped": known.get("dropped", 0) + header.dropped,
             "clock_offset_us": clock.offset_ns(header.started_ns) / 1000,
             "clock_error_us": clock.error_ns / 1000,
             "seconds": {name: round(value, 6) for name, value in seconds.items()},

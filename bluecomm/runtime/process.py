@@ -181,7 +181,7 @@ class Process:
         self._first.digest(self._rendezvous.assignment.size)
         recording = self._recording_for(config, self._rendezvous)
         if isinstance(self._rendezvous, AgentRendezvous) and self._rendezvous.joins:
-            communicator = self._join(config, self._rendezvous)
+            communicator = self._join(config, self._rendezvous, recording.recorder)
         else:
             world = self._meet(config, self._rendezvous, recording.recorder)
             communicator = Communicator(world, range(world.size))
@@ -191,15 +191,18 @@ class Process:
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
         self._communicator = communicator
+        communicator.world.show_epochs()
 
     def _meet(
-        self, config: Config, rendezvous: Rendezvous, recorder: Recorder | None = None
+        self, config: Config, rendezvous: Rendezvous, recorder: Recorder | None
     ) -> World:
         """Meet the other ranks, and check that all begin with the same topology."""
         digest = self._first.digest(rendezvous.assignment.size)
         return World(config, rendezvous, self.memory, digest, recorder)
 
-    def _join(self, config: Config, base: AgentRendezvous) -> Communicator:
+    def _join(
+        self, config: Config, base: AgentRendezvous, recorder: Recorder | None
+    ) -> Communicator:
         """Meet the ranks of a running job as a newcomer; return all ranks of the job.
 
         Raises:
@@ -210,7 +213,7 @@ class Process:
         while True:
             invitation = await_invitation(base, config.start_timeout_s)
             try:
-                world = self._meet(config, invitation)
+                world = self._meet(config, invitation, recorder)
             except GenerationCancelled as error:
                 _log.info("%s", error)  # another invitation follows
                 continue
@@ -228,7 +231,8 @@ class Process:
             CommunicationTimeout: The ranks have not met in time.
         """
         config = self.communicator.world.config
-        world = self._meet(config, rendezvous)
+        recorder = None if self._recording is None else self._recording.recorder
+        world = self._meet(config, rendezvous, recorder)
         world.is_spare = True
         return _without_missing(world, rendezvous)
 
@@ -246,6 +250,7 @@ class Process:
             world.notice.give()
         world.is_spare, before.world.is_spare = False, True
         self._communicator = communicator
+        world.show_epochs()
         return before
 
     def _begin_in_fork(self) -> None:

@@ -151,9 +151,10 @@ class Stats:
             in jobs of ``bfrun --on-failure continue``.
         replaced: How often this rank's own values took the weight of a lost rank.
         dropped: Window requests (puts, accumulates, gets, mutexes) to lost ranks that
-    ended without effect.
+            ended without effect.
         input: Batches from ``bluecomm.data.DataLoader``, and the waits for them. If
             ``input.wait_s`` is a large part of ``age_s``, the input is the bottleneck.
+        generation: Number of the world, which newcomers have joined if it is not 0.
     """
 
     age_s: float
@@ -164,6 +165,12 @@ class Stats:
     replaced: int = 0
     dropped: int = 0
     input: InputStats = InputStats()
+    generation: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """How often the members of this generation have become fewer."""
+        return len(self.gone)
 
     @property
     def bytes_sent(self) -> int:
@@ -197,7 +204,8 @@ class Stats:
             )
         if self.gone:
             gone = format_ranks(self.gone, noun=True)
-            text = f"without {gone}; own values replaced {self.replaced}"
+            text = f"epoch {self.epoch}, without {gone}; "
+            text += f"own values replaced {self.replaced}"
             if self.dropped:
                 text += f", {self.dropped} window requests dropped"
             lines.append(text)
@@ -255,6 +263,7 @@ def to_stats(
     hosts: Mapping[int, str],
     gone: tuple[int, ...],
     waits: InputWaits,
+    generation: int,
 ) -> Stats:
     """Return the counters of engine and input, with hosts and the ranks that left."""
     operations = {
@@ -277,6 +286,7 @@ def to_stats(
         replaced=counted["replaced"],
         dropped=counted["dropped"],
         input=InputStats(waits.batches, waits.samples, waits.wait_s),
+        generation=generation,
     )
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bluecomm")
 
+# The row of the timeline that shows which ranks train together.
+_EPOCH_ROW = "members"
+
 _CLOSE_TIMEOUT_S = 5.0
 # How long the peers may take to receive the error that ends this program.
 _LAST_WORDS_S = 1.0
@@ -158,7 +161,25 @@ class World(Requests):
         hosts = {peer.rank: peer.host for peer in self.peers}
         counted = self._engine.stats()
         self.unchanged_calls.add_to(counted["operations"])
-        return to_stats(counted, hosts, self.members.gone, self.input_waits)
+        generation = self.assignment.epoch
+        gone, waits = self.members.gone, self.input_waits
+        return to_stats(counted, hosts, gone, waits, generation)
+
+    def show_epochs(self) -> None:
+        """Show in the timeline, from now on, which ranks train together."""
+        if self.members.survives_losses:
+            self.members.listen(self._show_epoch)
+            self._show_epoch()
+
+    def _show_epoch(self) -> None:
+        if self.recorder is None or self.is_spare:
+            return
+        number, left = len(self.members.gone), self.members.left
+        text = f"epoch {number}: {format_ranks(left, noun=True)}"
+        if generation := self.assignment.epoch:
+            text = f"generation {generation}, {text}"
+        self.recorder.end(_EPOCH_ROW)  # of the epoch before, if there was one
+        self.recorder.begin(text, _EPOCH_ROW)
 
     def reset_stats(self) -> None:
         """Reset the statistics of the engine."""

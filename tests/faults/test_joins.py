@@ -21,6 +21,7 @@ from tests.support.joining import (
 from tests.support.launch import launched, python
 from tests.support.marked_models import NOT_MIXING
 from tests.support.survival import NOT_COUNTING
+from tests.support.traces import check_timeline, slices_of
 
 pytestmark = pytest.mark.faults
 
@@ -45,7 +46,11 @@ def test_lost_ranks_are_started_again_and_join(
     folder = str(tmp_path)
     command = [sys.executable, "-m", "tests.support.joining", folder, fault]
     environ = {"BLUECOMM_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
-    with launched(tmp_path, *OPTIONS, *command, *algorithms, environ=environ) as job:
+    has_timeline = fault == "newcomer"
+    options = [*OPTIONS]
+    if has_timeline:
+        options += ["--timeline-filename", str(tmp_path / "t.json")]
+    with launched(tmp_path, *options, *command, *algorithms, environ=environ) as job:
         assert job.wait(LIMIT_S) == 0, job.out + job.err
         found = [json.loads(text) for text in re.findall(r"\{.*\}", job.out)]
         assert f"finished with {RANKS} of {RANKS} ranks" in job.err
@@ -64,6 +69,27 @@ def test_lost_ranks_are_started_again_and_join(
         assert calls[VICTIM] == calls[0][-2:]
         assert calls[VICTIM][0] < begin
     assert sorted(next(one for one in found if one["rank"] == 1)["lost"]) == lost
+    if has_timeline:
+        check_processes(json.loads((tmp_path / "t.json").read_text()), lost)
+
+
+def check_processes(timeline, lost):
+    """Check that the timeline has each process of each rank that has trained."""
+    check_timeline(timeline)
+    labels = {
+        event["pid"]: event["args"]["labels"].count("pid")
+        for event in timeline["traceEvents"]
+        if event["name"] == "process_labels"
+    }
+    assert labels == {rank: 1 + lost.count(rank) for rank in range(RANKS)}
+    epochs = [
+        each["name"]
+        for each in slices_of(timeline, 1, "activity")
+        if each["args"]["tensor"] == "members"
+    ]
+    assert epochs[:2] == ["epoch 0: ranks 0-3", "epoch 1: ranks 0-1, 3"]
+    whole = re.compile(r"generation [1-9]\d*, epoch 0: ranks 0-3")
+    assert any(map(whole.fullmatch, epochs)), epochs
 
 
 def check_algorithm(name, of_ranks):

@@ -60,10 +60,6 @@ def test_launchers_that_end_jobs_are_refused(launcher, environ, monkeypatch, cap
             ["--on-failure", "continue", "--min-np", "0"],
             r"--min-np must be at least 1 and at most the number of ranks (2), got 0",
         ),
-        (
-            ["--on-failure=continue", "--respawn", "--timeline-filename", "t.json"],
-            "--respawn does not go with a timeline yet",
-        ),
         (["--partition", "both"], "--partition both is for jobs that go on after a"),
         (
             ["--on-failure=continue", "--partition=both"],

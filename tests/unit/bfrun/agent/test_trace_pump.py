@@ -91,6 +91,26 @@ def test_only_the_rank_that_ended_is_read_with_all_of_its_processes(
     assert set(drain(pump, connection)) == {(1, "trace-1-7"), (1, "trace-1-8")}
 
 
+def test_the_processes_of_a_rank_that_ends_twice_are_read_once_each(
+    pump, connection, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trace_pump, "_PIECE_NBYTES", 1000)
+    packed = {"trace-1-7": record(tmp_path, 1, 7)}
+    pump.add(1)
+    pump.step()
+    assert pump.busy
+    packed["trace-1-8"] = record(tmp_path, 1, 8)
+    pump.add(1)
+    (first,) = connection.frames
+    found = drain(pump, connection)
+    begin = zlib.decompress(base64.b64decode(first.data))
+    found[1, "trace-1-7"] = begin + found[1, "trace-1-7"]
+    assert found == {(1, name): data for name, data in packed.items()}
+    assert list(tmp_path.iterdir()) == []
+    pump.add(1)
+    assert not pump.busy
+
+
 def test_nothing_is_read_while_the_link_is_busy(pump, connection, tmp_path):
     record(tmp_path, 0)
     pump.add(0)

@@ -49,6 +49,31 @@ def test_ranks_are_processes_with_names():
     assert named == {0: {"labels": "here, pid 100"}, 1: {"labels": "hostB, pid 101"}}
 
 
+def test_the_processes_of_a_rank_share_its_rows():
+    lives = []
+    for number, pid in enumerate((900, 30)):  # numbers of processes may begin anew
+        begin = 1000 * US * number
+        writer = TraceWriter(rank=3, started_ns=begin, pid=pid)
+        writer.call(1, begin + US, begin + 3 * US, name="w", edges={1: (4, 8)})
+        writer.add(spool.BLOCKED, begin + 2 * US, begin + 3 * US, operation=1)
+        writer.add(spool.BEGIN, begin, thread=31, name="STEP")
+        writer.add(spool.END, begin + US, thread=31, name="STEP")
+        lives.append(source_of(writer.packed()))
+    result, timeline = merged(*reversed(lives))
+    assert result.ranks == (3,)
+    events = timeline["traceEvents"]
+    labels = [
+        one["args"]["labels"] for one in events if one["name"] == "process_labels"
+    ]
+    assert labels[-1] == "here, pid 900; here, pid 30"
+    waits = slices_of(timeline, 3, "wait")
+    assert [wait["tid"] for wait in waits] == [900, 900]
+    (totals,) = timeline["otherData"]["ranks"]
+    assert (totals["pid"], totals["seconds"]["WAIT"]) == (30, 2e-6)
+    (edge,) = timeline["otherData"]["edges"]
+    assert (edge["bytes"], edge["messages"]) == (8, 2)
+
+
 def test_times_are_those_of_one_clock():
     early = make_rank(0, 1, called=50 * US, started=10 * US)
     offset = 7_000_000
