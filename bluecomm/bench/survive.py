@@ -15,17 +15,23 @@ from bfrun.wording import count as count_of
 from bluecomm import algorithm_names
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
 from bluecomm.bench.subcommand import Subparsers
+from bluecomm.bench.survival import torchft
 from bluecomm.bench.survival.faults import BY_NAME, FAULTS, NONE, Fault
-from bluecomm.bench.survival.job import JobEffort, run_job, with_bfrun
+from bluecomm.bench.survival.goodput import (
+    RESPAWN_S,
+    Goodput,
+    Kills,
+    measure_goodput,
+    measure_restarts,
+)
+from bluecomm.bench.survival.job import JOB_NAME, JobEffort, run_job, with_bfrun
+from bluecomm.bench.survival.joins import LAYERS as JOIN_LAYERS
+from bluecomm.bench.survival.joins import RANKS as JOIN_RANKS
+from bluecomm.bench.survival.joins import JoinPause, measure_join
 from bluecomm.bench.survival.outcome import Outcome, expected_values, judge
 from bluecomm.bench.survival.plot import draw_gaps
 from bluecomm.bench.survival.report import SurvivalReport, verdict
-from bluecomm.bench.survival.speed import (
-    Cost,
-    Goodput,
-    measure_cost,
-    measure_goodput,
-)
+from bluecomm.bench.survival.speed import Cost, measure_cost
 from bluecomm.bench.survival.torchrun import PeerOutcome, measure_ddp
 from bluecomm.bench.training.contenders import Contender
 from bluecomm.bench.training.models import equal_layers
@@ -35,6 +41,8 @@ _TRANSPORTS = ("shm", "tcp")
 _BEFORE = 20
 _COST_STEPS = 200
 _GOODPUT_RANKS = 8
+# After bfrun is back.
+_ATTACHED_S = 10.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -96,11 +104,18 @@ def add_parser(subparsers: Subparsers) -> None:
         default=10.0,
         help="seconds that the fault load lasts (default: 10)",
     )
+    parser.add_argument(
+        "--detached-s",
+        type=positive,
+        default=10.0,
+        help="seconds without bfrun, for the fault detach (default: 10)",
+    )
     _add_speed(parser.add_argument_group("speed"))
     parser.add_argument(
         "--peers",
         action="store_true",
-        help="also kill a rank of DDP over gloo, under torchrun",
+        help="also kill a rank of DDP over gloo, under torchrun, and of torchft if "
+        "that is installed; with --goodput-every, one after another under torchrun",
     )
     add_outputs(parser, "the gaps by fault")
     parser.set_defaults(run=run)
@@ -125,8 +140,31 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         "--goodput-every",
         type=positive,
         metavar="S",
-        help=f"also kill a rank of {_GOODPUT_RANKS} every S seconds until half of "
-        "them are left, and compare their pace with that of a job without failures",
+        help=f"also kill a rank of {_GOODPUT_RANKS} every S seconds, which is started "
+        f"again {RESPAWN_S:g} s later and joins, and compare the pace of the others "
+        "with that of a job without failures",
+    )
+    group.add_argument(
+        "--goodput-kills",
+        type=count,
+        default=_GOODPUT_RANKS,
+        metavar="N",
+        help=f"number of these kills (default: {_GOODPUT_RANKS})",
+    )
+    group.add_argument(
+        "--join-rounds",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"also kill one of {JOIN_RANKS} ranks, and measure how the others pause "
+        "while it joins again, in N jobs (default: 0)",
+    )
+    group.add_argument(
+        "--join-layers",
+        type=_layers,
+        default=JOIN_LAYERS,
+        metavar="NxSIZE",
+        help=f"their model (default: {JOIN_LAYERS})",
     )
 
 
@@ -173,6 +211,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes = list(_outcomes(args, covered)) if args.faults else []
         costs = list(_costs(args, covered)) if args.cost_rounds else []
         goodputs = list(_goodputs(args, covered)) if args.goodput_every else []
+        joins = list(_joins(args, covered)) if args.join_rounds else []
         peers = list(_peers(args)) if args.peers else []
     except RuntimeError as error:
         print(f"survive: {error}", file=sys.stderr)
@@ -182,6 +221,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes=outcomes,
         costs=costs,
         goodputs=goodputs,
+        joins=joins,
         peers=peers,
         not_covered=[label for name, label in by_name if name not in names],
     )
@@ -228,10 +268,14 @@ def _outcome(
     expected: Mapping[int, float],
 ) -> Outcome:
     effort = _effort(args)
+    options: tuple[str, ...] = ()
     if fault.action == "load":
-        steps = round(args.load_s / (1e-3 * args.step_ms))
-        effort = dataclasses.replace(effort, after=steps)
-    command = with_bfrun(label, transport, fault.ranks, survives=True)
+        effort = effort.lasting(args.load_s)
+    elif fault.action == "detach":
+        fault = dataclasses.replace(fault, seconds=args.detached_s)
+        effort = effort.lasting(args.detached_s + _ATTACHED_S)
+        options = ("--job-name", JOB_NAME)
+    command = with_bfrun(label, transport, fault.ranks, options=options)
     found = judge(run_job(command, fault, effort), fault, expected)
     _say(
         f"{fault.title}, {label}, {transport}: {found.gap_ms:.0f} ms, {verdict(found)}"
@@ -242,7 +286,7 @@ def _outcome(
 def _values(args: argparse.Namespace, label: str) -> Mapping[int, float]:
     """Return the parameters after each step of a job in which nothing fails."""
     _say(f"nothing fails, {label}")
-    command = with_bfrun(label, args.transports[0], NONE.ranks, survives=True)
+    command = with_bfrun(label, args.transports[0], NONE.ranks)
     record = run_job(command, NONE, _effort(args))
     if record.exit_code != 0:
         raise RuntimeError(
@@ -261,19 +305,43 @@ def _costs(args: argparse.Namespace, covered: list[str]) -> Iterator[Cost]:
 
 
 def _goodputs(args: argparse.Namespace, covered: list[str]) -> Iterator[Goodput]:
-    effort = _effort(args)
-    for label in covered:
+    effort, ranks = _effort(args), _GOODPUT_RANKS
+    kills = Kills(args.goodput_kills, args.goodput_every)
+    for label in _with_newcomers(covered):
         for transport in args.transports:
             _say(f"repeated failures, {label}, {transport}")
-            yield measure_goodput(
-                label, transport, _GOODPUT_RANKS, effort, args.goodput_every
-            )
+            yield measure_goodput(label, transport, ranks, effort, kills)
+    if args.peers:
+        _say("repeated failures, torchrun")
+        yield measure_restarts(ranks, effort, kills)
+
+
+def _joins(args: argparse.Namespace, covered: list[str]) -> Iterator[JoinPause]:
+    effort = dataclasses.replace(_effort(args), layers=args.join_layers)
+    for label in _with_newcomers(covered):
+        for transport in args.transports:
+            command = with_bfrun(label, transport, JOIN_RANKS, options=("--respawn",))
+            for _ in range(args.join_rounds):
+                _say(f"join, {label}, {transport}")
+                yield measure_join(command, effort)
+
+
+def _with_newcomers(labels: list[str]) -> list[str]:
+    """Return the contenders that newcomers can join."""
+    return [
+        label
+        for label in labels
+        if get_algorithm(Contender.parse(label).name).admits_newcomers
+    ]
 
 
 def _peers(args: argparse.Namespace) -> Iterator[PeerOutcome]:
     for restarts in (0, 1):
         _say(f"torchrun, {count_of(restarts, 'restart')}")
         yield measure_ddp(BY_NAME["kill"], _effort(args), restarts)
+    if torchft.is_installed():
+        _say("torchft")
+        yield torchft.measure_torchft(BY_NAME["kill"], _effort(args))
 
 
 def _say(what: str) -> None:

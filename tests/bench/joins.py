@@ -1,97 +1,59 @@
-"""Measure how long ranks pause while a newcomer takes over the state.
+"""Measure how ranks pause while a newcomer on another host takes over the state.
 
-Start it on a quiet machine with
+Run it as root, from the project's folder. The hosts are network namespaces::
 
-    bfrun --on-failure continue --respawn -np 3 python -m tests.bench.joins
+    python -m tests.bench.joins --rate 1gbit --json joins.json
 
-The highest rank kills itself after some steps, is started again and joins. Each rank
-prints the median time of its steps, its longest steps in the first second after the
-join, and, if it is the newcomer, the time from its ``init`` to its first step.
+The lowest rank is the donor. ``python -m bluecomm.bench survive --join-rounds 5``
+measures joins on one machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import dataclasses
 import os
-import signal
-import statistics
-import time
+import sys
+from pathlib import Path
 
-import torch
-from torch import nn
+from bluecomm.bench.arguments import count
+from bluecomm.bench.survival.joins import LAYERS, RANKS, JoinPause, measure_join
+from bluecomm.bench.survival.report import SurvivalReport
+from tests.bench.survive import EFFORT, about, add_rate, on_hosts, shaped_cluster
+from tests.support.fault_matrix import with_newcomers
 
-import bluecomm as bf
-
-_TENSORS = 40
-_BEFORE, _AFTER = 20, 80
-
-
-class Model(nn.Module):
-    """Equal parameters, whose forward pass waits instead of computing."""
-
-    def __init__(self, mib: int, step_ms: float) -> None:
-        super().__init__()
-        count = (mib << 20) // 4 // _TENSORS
-        self.weights = nn.ParameterList(torch.zeros(count) for _ in range(_TENSORS))
-        self.step_ms = step_ms
-
-    def forward(self) -> torch.Tensor:
-        """Return a loss with a gradient for each parameter."""
-        time.sleep(1e-3 * self.step_ms)
-        return torch.stack([weight[0] for weight in self.weights]).sum()
+NAMES = ["neighbor_allreduce", "gradient_allreduce"]
 
 
-def main() -> None:
-    """Train, lose a rank, let it join, and print the pauses."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithm", default="neighbor_allreduce")
-    parser.add_argument("--mib", type=int, default=100, help="size of the model")
-    parser.add_argument("--step-ms", type=float, default=50.0)
-    args = parser.parse_args()
-    bf.init()
-    began = time.monotonic()
-    model = Model(args.mib, args.step_ms)
-    optimizer = bf.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0), model, algorithm=args.algorithm
+def main() -> int:
+    """Print the pauses of some jobs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.joins", description=__doc__.splitlines()[0]
     )
-    state = bf.elastic.TorchState(model, optimizer, step=0, left=_AFTER)
-    ends: list[float] = []
-    joined = 0.0
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model().backward()
-        optimizer.step()
-        state.step += 1
-        ends.append(time.monotonic())
-
-    def has_joined() -> bool:
-        return any(event.kind == "joined" for event in bf.elastic.events())
-
-    @bf.elastic.run
-    def train(state: bf.elastic.TorchState) -> None:
-        nonlocal joined
-        if has_joined():
-            joined = joined or time.monotonic()
-        while state.left > 0:
-            step()
-            if has_joined():
-                state.left -= 1
-            elif state.step == _BEFORE and bf.rank() == bf.size() - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            state.check_host_updates()
-
-    train(state)
-    steps = [(1e3 * (end - begin), end) for begin, end in itertools.pairwise(ends)]
-    around = [took for took, end in steps if 0 < end - joined < 1]
-    median = statistics.median(took for took, _ in steps)
-    longest = ", ".join(f"{took:.0f}" for took in sorted(around)[-2:])
-    text = f"rank {bf.rank()}: median step {median:.0f} ms, longest {longest} ms"
-    if ends[0] > joined:
-        text += f"; newcomer, first step {ends[0] - began:.1f} s after init"
-    print(text, flush=True)
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=with_newcomers(), default=NAMES
+    )
+    parser.add_argument("--layers", default=LAYERS, help=f"model (default: {LAYERS})")
+    parser.add_argument("--rounds", type=count, default=1, help="jobs of each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    add_rate(parser)
+    args = parser.parse_args()
+    effort = dataclasses.replace(EFFORT, layers=args.layers)
+    load = os.getloadavg()[0]
+    joins: list[JoinPause] = []
+    with shaped_cluster(2, args.rate) as cluster:
+        for algorithm in args.algorithms:
+            command = on_hosts(cluster, algorithm, [RANKS - 1, 1], ["--respawn"])
+            for _ in range(args.rounds):
+                print(f"join, {algorithm}", file=sys.stderr)
+                joins.append(measure_join(command, effort))
+                cluster.wait_until_empty()
+    report = SurvivalReport(about(effort, load), joins=joins)
+    report.print()
+    if args.json:
+        report.write(args.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,9 @@
-"""Measure how jobs go on when one of several hosts is cut off.
+"""Measure how jobs go on when a host is cut off, or when packets are lost.
 
 Run it as root, from the project's folder. The hosts are network namespaces::
 
     python -m tests.bench.survive --json cuts.json --plot cuts.png
+    python -m tests.bench.survive --faults loss --loss-s 3600
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bluecomm.bench.arguments import add_outputs
-from bluecomm.bench.survival.faults import ON_HOSTS, Fault
+from bluecomm.bench.arguments import add_outputs, positive
+from bluecomm.bench.survival.faults import BY_NAME, ON_HOSTS, Fault
 from bluecomm.bench.survival.job import Command, JobEffort, run_job
+from bluecomm.bench.survival.joins import HOSTS
 from bluecomm.bench.survival.outcome import Outcome, expected_values, judge
 from bluecomm.bench.survival.plot import draw_gaps
 from bluecomm.bench.survival.report import SurvivalReport
@@ -26,6 +29,7 @@ from tests.support.cluster import Cluster, make_cluster
 ROOT = Path(__file__).parents[2]
 SLOTS = 2
 EFFORT = JobEffort(before=20, after=60, step_ms=50.0, layers="4x1M")
+LOSS_PERCENT = 5.0
 
 
 def main() -> int:
@@ -38,26 +42,27 @@ def main() -> int:
         for name in names_that_survive_losses()
         if not get_algorithm(name).has_windows
     ]
+    faults = [fault.name for fault in ON_HOSTS]
+    parser.add_argument("--faults", nargs="+", choices=faults, default=faults)
     parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
+    add_rate(parser)
     parser.add_argument(
-        "--rate", default="1gbit", help="rate of each link, as for tc (default: 1gbit)"
+        "--loss-s",
+        type=positive,
+        default=10.0,
+        help="seconds for which packets are lost (default: 10)",
     )
     add_outputs(parser, "the gaps by fault")
     args = parser.parse_args()
     load = os.getloadavg()[0]
     outcomes = []
-    for fault in ON_HOSTS:
-        hosts = fault.ranks // SLOTS
-        with (
-            tempfile.TemporaryDirectory(prefix="bluecomm-hosts-") as folder,
-            make_cluster(Path(folder), hosts) as cluster,
-        ):
-            for host in cluster.hosts:
-                host.limit_rate(args.rate)
-            outcomes += [_measure(cluster, fault, name) for name in args.algorithms]
-    about = {"step_ms": EFFORT.step_ms, "cores": len(os.sched_getaffinity(0))}
-    about |= {"load_before": load, "load_after": os.getloadavg()[0]}
-    report = SurvivalReport(about, outcomes, [], [], [], [])
+    for fault in (BY_NAME[name] for name in args.faults):
+        effort = EFFORT.lasting(args.loss_s) if fault.action == "loss" else EFFORT
+        with shaped_cluster(fault.ranks // SLOTS, args.rate) as cluster:
+            outcomes += [
+                _measure(cluster, fault, name, effort) for name in args.algorithms
+            ]
+    report = SurvivalReport(about(EFFORT, load), outcomes)
     report.print()
     if args.json:
         report.write(args.json)
@@ -66,19 +71,64 @@ def main() -> int:
     return 1 if report.failures else 0
 
 
-def _measure(cluster: Cluster, fault: Fault, algorithm: str) -> Outcome:
-    """Cut the last host off, and restore its link when the job has ended."""
-    print(f"{fault.title}, {algorithm}", file=sys.stderr)
-    names = ",".join(f"{host.name}:{SLOTS}" for host in cluster.hosts)
+def add_rate(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the rate of the links."""
+    parser.add_argument(
+        "--rate", default="1gbit", help="rate of each link, as for tc (default: 1gbit)"
+    )
+
+
+def about(effort: JobEffort, load: float) -> Mapping[str, object]:
+    """Describe a run whose load was ``load`` before."""
+    found = {"step_ms": effort.step_ms, "cores": len(os.sched_getaffinity(0))}
+    return found | {"load_before": load, "load_after": os.getloadavg()[0]}
+
+
+@contextlib.contextmanager
+def shaped_cluster(hosts: int, rate: str) -> Iterator[Cluster]:
+    """Make hosts whose links have a rate, in the syntax of ``tc``."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bluecomm-hosts-") as folder,
+        make_cluster(Path(folder), hosts) as cluster,
+    ):
+        for host in cluster.hosts:
+            host.limit_rate(rate)
+        yield cluster
+
+
+def on_hosts(
+    cluster: Cluster, algorithm: str, slots: Sequence[int], options: Sequence[str] = ()
+) -> Command:
+    """Return how bfrun starts a job on hosts with so many ranks each."""
+    pairs = zip(cluster.hosts, slots, strict=True)
+    names = ",".join(f"{host.name}:{number}" for host, number in pairs)
     launcher = [sys.executable, "-m", "bfrun", "-H", names]
     launcher += ["--ssh-config", str(cluster.ssh_config), "-x", "OMP_NUM_THREADS=1"]
-    launcher += ["--on-failure", "continue", sys.executable]
-    command = Command(algorithm, "hosts", launcher, {"PYTHONPATH": str(ROOT)})
+    launcher += ["--on-failure", "continue", *options, sys.executable]
+    return Command(algorithm, HOSTS, launcher, {"PYTHONPATH": str(ROOT)})
+
+
+def _measure(
+    cluster: Cluster, fault: Fault, algorithm: str, effort: JobEffort
+) -> Outcome:
+    """Disturb the network, and restore it when the job has ended."""
+    print(f"{fault.title}, {algorithm}", file=sys.stderr)
+    command = on_hosts(cluster, algorithm, [SLOTS] * len(cluster.hosts))
     clean = run_job(command, fault, EFFORT)
     last = cluster.hosts[-1]
-    with contextlib.ExitStack() as stack:
+
+    def lose_packets() -> None:
+        for host in cluster.hosts:
+            stack.callback(host.lose_packets, 0)
+            host.lose_packets(LOSS_PERCENT)
+
+    def cut() -> None:
         stack.callback(last.restore_link)
-        record = run_job(command, fault, EFFORT, last.fall_silent)
+        last.fall_silent()
+
+    with contextlib.ExitStack() as stack:
+        disturb = lose_packets if fault.action == "loss" else cut
+        record = run_job(command, fault, effort, disturb)
     cluster.wait_until_empty()
     return judge(record, fault, expected_values(clean.logs))
 

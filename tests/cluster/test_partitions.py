@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import sys
 
 import pytest
 
 from tests.support.deadlines import DEADLINE_S, say, wait_until
 from tests.support.launch import launched
+from tests.support.parting import RANKS
+from tests.support.partitions import (
+    ROUNDS,
+    SIDES,
+    consensus,
+    is_on_its_side,
+    parting_command,
+    progress,
+    rounds_until_close,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
-RANKS = 4
-SIDES = [{0, 1}, {2, 3}]
 LIMIT_S = 4 * DEADLINE_S
 # Steps that all ranks take together before the cut, and each rank while it lasts.
 BEFORE, APART = 30, 15
-
-
-def progress(folder, rank):
-    """Return what a rank has told last."""
-    path = folder / f"progress-{rank}"
-    return json.loads(path.read_text()) if path.exists() else None
+# Steps after the sides have joined again.
+AFTER = 40
 
 
 def test_both_sides_of_a_cut_train_on_and_join_again(cluster, tmp_path):
-    options = ["--on-failure", "continue", "--respawn", "--partition", "both"]
-    options += ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
-    # The cut must end before half of it, also on a machine that is very slow.
-    options += ["--link-timeout", "3600", "-x", "OMP_NUM_THREADS=1"]
-    command = [sys.executable, "-m", "tests.support.parting", str(tmp_path)]
-    with launched(tmp_path, *options, *command) as job:
+    # The cut must end before half of the timeout, also on a machine that is very slow.
+    command = parting_command(cluster, tmp_path, 3600, 10, AFTER)
+    with launched(tmp_path, *command) as job:
         told = lambda: [progress(tmp_path, rank) for rank in range(RANKS)]  # noqa: E731
         report = lambda: f"{told()}\n{job.out}\n{job.err}"  # noqa: E731
         wait_until(lambda: all(o and o["together"] > BEFORE for o in told()), report)
@@ -70,11 +69,8 @@ def test_both_sides_of_a_cut_train_on_and_join_again(cluster, tmp_path):
     # The primary's steps count.
     assert len({one["step"] for one in found}) == 1, found
     assert [one["may_save"] for one in found] == [True, False, False, False]
-    check_distances(distances(found, "before"), distances(found, "after"))
-
-
-def is_on_its_side(rank, told):
-    return {*told["members"]} <= SIDES[rank // 2]
+    before, after = consensus(found, "before"), consensus(found, "after")
+    assert rounds_until_close(before, after, BEFORE) in range(1, ROUNDS + 1), found
 
 
 def file_of(lineage):
@@ -86,20 +82,3 @@ def check_sides(told):
     of_side = [{told[rank]["lineage"] for rank in side} for side in SIDES]
     assert of_side[0].isdisjoint(of_side[1]), told
     assert sum(one["may_save"] for one in told) <= 1, told
-
-
-def distances(found, phase):
-    """Return the largest difference between two models in each step of all ranks."""
-    weights = [{int(s): w for s, w in one[phase].items()} for one in found]
-    steps = sorted(set.intersection(*({*one} for one in weights)))
-    each = [(step, [one[step] for one in weights]) for step in steps]
-    return {step: max(values) - min(values) for step, values in each}
-
-
-def check_distances(before, after):
-    """Check that the models are as close as before within 10 log2(n) rounds."""
-    rounds = round(10 * math.log2(RANKS))
-    close = min(distance for step, distance in before.items() if step >= BEFORE)
-    found = [*after.values()]
-    assert found[0] > 2 * close, (close, found)
-    assert min(found[rounds:]) < 1.1 * close, (close, found)

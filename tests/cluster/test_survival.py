@@ -39,6 +39,19 @@ def test_a_host_is_lost(lost, cluster, tmp_path):
     run_scenario(scenario, covered(), tmp_path, cluster=cluster, meddle=kill_agent)
 
 
+def test_nobody_is_excluded_when_packets_are_lost(cluster, tmp_path):
+    scenario = Scenario("loss", 4, (Hit(1, "late"),))
+    names = ["neighbor_allreduce", "gradient_allreduce"]
+    hosts = cluster.hosts[:2]
+    try:
+        for host in hosts:
+            host.lose_packets(5)
+        run_scenario(scenario, names, tmp_path, cluster=cluster)
+    finally:
+        for host in hosts:
+            host.lose_packets(0)
+
+
 def test_a_host_is_cut_off(cluster, tmp_path):
     """Two of three hosts are the primary side, and decide before the launcher knows."""
     victims = (4, 5)

@@ -22,6 +22,11 @@ import pytest
 from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.python_path import python_path
 
+# Instructions of classic BPF, the address of a random number (SKF_AD_RANDOM), and
+# results of a filter (linux/filter.h, linux/pkt_cls.h).
+_LOAD, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x35, 0x06
+_RANDOM = 2**32 - 0x1000 + 56
+_PASS, _DROP = 0, 2
 _TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
@@ -93,6 +98,29 @@ class ClusterHost:
         run("tc", "qdisc", "replace", "dev", self.bridge_port, *shaping)
         inside = ["ip", "netns", "exec", self.namespace]
         run(*inside, "tc", "qdisc", "replace", "dev", "eth0", *shaping)
+
+    def lose_packets(self, percent: float) -> None:
+        """Drop a random share of the packets that reach this host; 0 for none.
+
+        It needs no module for netem, which many kernels lack.
+        """
+        inside = ["ip", "netns", "exec", self.namespace, "tc"]
+        where = ["dev", "eth0", "clsact"]
+        if percent == 0:
+            run(*inside, "qdisc", "del", *where)
+            return
+        run(*inside, "qdisc", "replace", *where)
+        bound = round(percent / 100 * 2**32)
+        program = [
+            (_LOAD, 0, 0, _RANDOM),
+            (_JUMP_IF_AT_LEAST, 0, 1, bound),
+            (_RETURN, 0, 0, _PASS),
+            (_RETURN, 0, 0, _DROP),
+        ]
+        lines = [" ".join(map(str, line)) for line in program]
+        bytecode = ",".join([str(len(program)), *lines])
+        what = ["bpf", "direct-action", "bytecode", bytecode]
+        run(*inside, "filter", "replace", "dev", "eth0", "ingress", *what)
 
 
 @dataclass

@@ -1,9 +1,10 @@
 """A rank that trains while its network is cut and heals again.
 
-``python -m tests.support.parting FOLDER``: each rank pulls its model towards its own
-number, and averages it with its neighbors. It trains on after the sides have joined
-again. Then it prints as JSON what it has seen, with its weight in each step in which
-all ranks were together: ``before`` the network has healed, and ``after`` that.
+``python -m tests.support.parting FOLDER MS AFTER``: each rank pulls its model towards
+its own number, and averages it with its neighbors; each step waits for MS milliseconds.
+It takes AFTER steps after the sides have joined again. Then it prints as JSON what it
+has seen, with its weight in each step in which all ranks were together: ``before`` the
+network has healed, and ``after`` that.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ import torch
 import bluecomm as bf
 
 RANKS = 4
-# Steps after the sides have joined again.
-AFTER = 40
 RATE = 0.05
 
 
-def write(folder: Path, rank: int, step: int, together: int) -> None:
+def write(folder: Path, rank: int, step: int, together: int, is_back: bool) -> None:
     """Show other processes how far this rank is, and on which side."""
     told = {
         "step": step,
         "together": together,
+        "is_back": is_back,
         "lineage": bf.elastic.lineage(),
         "members": bf.elastic.members(),
         "may_save": bf.elastic.may_save(),
@@ -45,7 +45,7 @@ def is_complete() -> bool:
 
 def main() -> None:
     """Train, and print what this rank has seen."""
-    folder = Path(sys.argv[1])
+    folder, step_ms, last = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     rank = int(os.environ["BLUECOMM_RANK"])
     bf.init()
     model = torch.nn.Linear(4, 1, bias=False)
@@ -55,7 +55,7 @@ def main() -> None:
         model=model,
         algorithm="neighbor_allreduce",
     )
-    state = bf.elastic.TorchState(model, optimizer, step=0, left=AFTER)
+    state = bf.elastic.TorchState(model, optimizer, step=0, left=last)
     before: dict[int, float] = {}
     after: dict[int, float] = {}
     saved: list[str] = []
@@ -66,7 +66,7 @@ def main() -> None:
         # sides have joined again, no rank is with all others.
         has_merged = (folder / "healed").exists() and is_complete()
         if has_merged:
-            state.left = AFTER
+            state.left = last
         together = 0
         while state.left:
             optimizer.zero_grad()
@@ -85,9 +85,9 @@ def main() -> None:
                 path = bf.elastic.save(model.state_dict(), folder / "model.pt")
                 if path is not None and path.name not in saved:
                     saved.append(path.name)
-            write(folder, rank, state.step, together)
+            write(folder, rank, state.step, together, has_merged)
             state.check_host_updates()
-            time.sleep(0.01)
+            time.sleep(1e-3 * step_ms)
 
     train(state)
     events = bf.elastic.events()

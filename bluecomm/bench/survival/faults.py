@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Action = Literal["none", "kill", "stop", "pause", "late", "load", "cut"]
+Action = Literal[
+    "none", "kill", "stop", "pause", "late", "load", "detach", "cut", "loss"
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,13 +17,14 @@ class Fault:
     Attributes:
         name: Its name on the command line.
         title: Its name in tables and plots.
-        action: How it is caused. The caller of ``run_job`` causes ``cut``, which needs
-            hosts whose links can be cut. ``stop`` is SIGSTOP for good, ``pause``
-            SIGSTOP for ``seconds``, ``late`` a step that takes ``seconds`` longer,
-            ``load`` busy processes, four per core.
+        action: How it is caused. The caller of ``run_job`` causes ``cut`` and ``loss``,
+            which need hosts whose links can be cut or lose packets. ``stop`` is SIGSTOP
+            for good, ``pause`` SIGSTOP for ``seconds``, ``late`` a step that takes
+            ``seconds`` longer, ``load`` busy processes, four per core, ``detach`` kills
+            bfrun and attaches another one after ``seconds``.
         ranks: Number of ranks of the job.
         victims: The ranks that it hits.
-        seconds: How long a pause or a late step lasts.
+        seconds: How long a pause, a late step or the time without bfrun lasts.
         limit_ms: Limit of the longest gap between two steps of any survivor, in
             milliseconds beyond the step itself; ``None`` if there is none.
     """
@@ -42,7 +45,7 @@ class Fault:
     @property
     def spares_all(self) -> bool:
         """Whether its victims are only slow, so that no rank may be excluded."""
-        return self.action in ("none", "late", "load") or (
+        return self.action in ("none", "late", "load", "detach", "loss") or (
             self.action == "pause" and self.seconds < _STOPPED_S
         )
 
@@ -60,10 +63,13 @@ FAULTS = (
     Fault("short-pause", "SIGSTOP for 0.2 s", "pause", 4, (2,), 0.2, limit_ms=1000),
     Fault("late", "one step takes 2 s more", "late", 4, (2,), 2.0),
     Fault("load", "load of 4 times the cores", "load"),
+    # No gap: less than one step.
+    Fault("detach", "bfrun killed, attached again", "detach", limit_ms=50),
 )
-# With two ranks on each host. The others are the primary side.
+# With two ranks on each host. If one is cut off, the others are the primary side.
 ON_HOSTS = (
     Fault("cut", "one of 2 hosts cut off", "cut", 4, (2, 3), limit_ms=1000),
     Fault("cut-of-3", "one of 3 hosts cut off", "cut", 6, (4, 5), limit_ms=1000),
+    Fault("loss", "5 % of packets lost between 2 hosts", "loss", 4),
 )
 BY_NAME = {fault.name: fault for fault in (NONE, *FAULTS, *ON_HOSTS)}

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,15 +20,26 @@ from pathlib import Path
 from bluecomm.bench.survival.faults import Fault
 from bluecomm.bench.survival.leftovers import MARK, count_left, kill_left
 from bluecomm.bench.survival.outcome import JobRecord
-from bluecomm.bench.survival.step_log import StepLog, read_logs
+from bluecomm.bench.survival.step_log import (
+    Beginning,
+    StepLog,
+    read_beginning,
+    read_logs,
+)
 from bluecomm.bench.survival.worker import Work
 
 # A stopped rank that the others do not exclude is killed after this time, so that the
 # job can end.
 _FAILURE_TIMEOUT_S = 10
-_START_S, _END_S = 180.0, 120.0
-_LOOK_S = 0.002
+JOB_NAME = "survive"
+_START_S = 180.0
+# A job without a step for so long does not end any more.
+_SILENT_S = 120.0
+# A kill comes soon after a step; a newcomer takes seconds.
+_LOOK_S, _BACK_LOOK_S = 0.002, 0.1
 _BUSY = "while True: pass"
+_BFRUN = (sys.executable, "-m", "bfrun")
+_LINE = re.compile(r"^\[(\d+)\] (step \d+)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +48,27 @@ class JobEffort:
 
     Attributes:
         before: Steps before the fault.
-        after: Steps after it.
+        after: Steps after it; 0 to let newcomers join, until ``ObservedJob.end``.
         step_ms: Milliseconds of the emulated forward and backward pass of a step.
         layers: The model, such as ``4x1M``.
+        save_every: Steps from one checkpoint of DDP to the next; 0 for none.
     """
 
     before: int
     after: int
     step_ms: float
     layers: str
+    save_every: int = 0
 
     @property
     def steps(self) -> int:
-        """Number of steps of each rank."""
-        return self.before + self.after
+        """Number of steps of each rank; 0 if the job trains until it is ended."""
+        return self.before + self.after if self.after else 0
+
+    def lasting(self, seconds: float) -> JobEffort:
+        """Return the effort with steps for so many seconds after the fault."""
+        steps = round(seconds / (1e-3 * self.step_ms))
+        return dataclasses.replace(self, after=max(1, steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +88,28 @@ class Command:
     environ: Mapping[str, str]
 
 
-def with_bfrun(label: str, transport: str, ranks: int, *, survives: bool) -> Command:
-    """Return how bfrun starts a job on this machine."""
-    options = ["-np", str(ranks), "--oversubscribe"]
+def with_bfrun(
+    label: str,
+    transport: str,
+    ranks: int,
+    *,
+    survives: bool = True,
+    options: Sequence[str] = (),
+) -> Command:
+    """Return how bfrun starts a job on this machine.
+
+    Args:
+        label: Label of the contender.
+        transport: Transport between the ranks.
+        ranks: Number of ranks.
+        survives: Whether the other ranks go on when one is lost.
+        options: More options of bfrun.
+    """
+    own = ["-np", str(ranks), "--oversubscribe"]
     if survives:
-        options += ["--on-failure", "continue"]
-        options += ["--failure-timeout", str(_FAILURE_TIMEOUT_S)]
-    launcher = [sys.executable, "-m", "bfrun", *options, sys.executable]
+        own += ["--on-failure", "continue"]
+        own += ["--failure-timeout", str(_FAILURE_TIMEOUT_S)]
+    launcher = [*_BFRUN, *own, *options, sys.executable]
     return Command(label, transport, launcher, {"BLUECOMM_TRANSPORT": transport})
 
 
@@ -104,15 +138,25 @@ class ObservedJob:
             step_ms=effort.step_ms,
             layers=effort.layers,
             late_s=fault.seconds,
+            prints=fault.action == "detach",
+            save_every=effort.save_every,
         )
         own = {MARK: self._mark, "TMPDIR": str(self._folder), "OMP_NUM_THREADS": "1"}
-        with (self._folder / "output").open("wb") as output:
-            self._process = subprocess.Popen(
-                [*command.launcher, *work.command()],
+        self._outputs: list[Path] = []
+        self._environ = {**os.environ, **own, **command.environ}
+        self._process = self._launch([*command.launcher, *work.command()])
+
+    def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        # One each: a bfrun that was killed may have left half a line.
+        path = self._folder / f"output-{len(self._outputs)}"
+        self._outputs.append(path)
+        with path.open("wb") as output:
+            return subprocess.Popen(
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **own, **command.environ},
+                env=self._environ,
                 start_new_session=True,
             )
 
@@ -127,7 +171,8 @@ class ObservedJob:
     @property
     def output(self) -> str:
         """The output of the job so far."""
-        return (self._folder / "output").read_text(errors="replace").strip()
+        texts = [path.read_text(errors="replace") for path in self._outputs]
+        return "\n".join(texts).strip()
 
     def wait_for_step(self, number: int) -> None:
         """Wait until each rank has done this step.
@@ -135,14 +180,37 @@ class ObservedJob:
         Raises:
             RuntimeError: The job ended before that, or took too long.
         """
+        what = f"the ranks did not get to step {number}"
+        self._wait_until(lambda: self._have_done(number), what, _LOOK_S)
+
+    def _wait_until(
+        self, is_done: Callable[[], bool], what: str, look_s: float
+    ) -> None:
         deadline = time.monotonic() + _START_S
-        while not self._have_done(number):
+        while not is_done():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"{self._command.label} over {self._command.transport}: the ranks "
-                    f"did not get to step {number}: {self.output[-4000:]}"
+                    f"{self._command.label} over {self._command.transport}: {what}: "
+                    f"{self.output[-4000:]}"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(look_s)
+
+    def wait_for_training(self, rank: int, since_ns: int, steps: int = 2) -> StepLog:
+        """Wait until a rank has done steps since a time; return its last log.
+
+        Raises:
+            RuntimeError: The job ended before that, or took too long.
+        """
+        found: list[StepLog] = []
+
+        def is_done() -> bool:
+            logs = [log for log in read_logs(self._logs) if log.rank == rank]
+            found[:] = logs[-1:]
+            ends = [step.end_ns for log in found for step in log.steps]
+            return sum(end_ns > since_ns for end_ns in ends) >= steps
+
+        self._wait_until(is_done, f"rank {rank} did not train again", _BACK_LOOK_S)
+        return found[0]
 
     def _have_done(self, number: int) -> bool:
         logs = read_logs(self._logs)
@@ -150,15 +218,36 @@ class ObservedJob:
         return len(done) >= self._fault.ranks
 
     def pids(self) -> dict[int, int]:
-        """Return the process of each rank."""
+        """Return the last process of each rank."""
         return {log.rank: log.pid for log in read_logs(self._logs)}
 
     def wait(self) -> int | None:
-        """Return the exit code, or ``None`` if the job did not end in time."""
-        limit_s = _END_S + 1e-3 * self._effort.steps * self._effort.step_ms
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(limit_s)
-        return None
+        """Return the exit code, or ``None`` if the job has made no step for long."""
+        size, until = -1, 0.0
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(1.0)
+            before, size = (
+                size,
+                sum(path.stat().st_size for path in self._logs.glob("*.steps")),
+            )
+            now = time.monotonic()
+            if size != before:
+                until = now + _SILENT_S
+            elif now > until:
+                return None
+
+    def end(self) -> int | None:
+        """End a job whose newcomers join, and return its exit code."""
+        self._process.send_signal(signal.SIGUSR1)
+        return self.wait()
+
+    def detach(self, seconds: float) -> None:
+        """Kill bfrun, and let another one attach to the job after some time."""
+        self._process.kill()
+        self._process.wait()
+        time.sleep(seconds)
+        self._process = self._launch([*_BFRUN, "--attach", JOB_NAME])
 
     def record(self, fault_ns: int, exit_code: int | None) -> JobRecord:
         """Return what is known of the job after its end."""
@@ -174,11 +263,24 @@ class ObservedJob:
             gone=gone,
             exit_code=exit_code,
             left=count_left(self._mark, self._folder),
+            lines_lost=self._lines_lost(),
         )
+
+    def _lines_lost(self) -> int:
+        """Return how many lines of the ranks nobody has seen."""
+        if self._fault.action != "detach":
+            return 0
+        # A bfrun that attaches may show the last lines once more.
+        seen = set(_LINE.findall(self.output))
+        return self._fault.ranks * (self._effort.steps + 1) - len(seen)
 
     def logs(self) -> list[StepLog]:
         """Return the logs so far."""
         return read_logs(self._logs)
+
+    def beginning(self, log: StepLog) -> Beginning:
+        """Return when the process of a log has begun."""
+        return read_beginning(self._logs, log)
 
 
 @contextlib.contextmanager
@@ -195,7 +297,7 @@ def run_job(
     command: Command,
     fault: Fault,
     effort: JobEffort,
-    cut: Callable[[], object] | None = None,
+    disturb: Callable[[], object] | None = None,
 ) -> JobRecord:
     """Run a job, cause its fault, and return what it did.
 
@@ -203,7 +305,7 @@ def run_job(
         command: How to start it.
         fault: The fault.
         effort: How long it trains.
-        cut: Cuts the links of the victims' host, if that is the fault.
+        disturb: Disturbs the network between hosts, if that is the fault.
 
     Raises:
         RuntimeError: The job failed before the fault.
@@ -211,8 +313,10 @@ def run_job(
     with started(command, fault, effort) as job, contextlib.ExitStack() as stack:
         job.wait_for_step(effort.before)
         fault_ns = time.monotonic_ns()
-        if cut is not None:
-            cut()
+        if disturb is not None:
+            disturb()
+        if fault.action == "detach":
+            job.detach(fault.seconds)
         cause(fault, job.pids(), stack.callback)
         code = job.wait()
         stack.close()

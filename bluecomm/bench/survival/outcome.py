@@ -37,6 +37,7 @@ class Outcome:
         excluded: Ranks that have gone, although they were only slow.
         exit_code: Exit code of the launcher; ``None`` if it had to be killed.
         left: Processes, sockets and shared memory that the job has left behind.
+        lines_lost: Lines that ranks have printed and no bfrun has shown.
     """
 
     fault: str
@@ -51,6 +52,7 @@ class Outcome:
     excluded: int
     exit_code: int | None
     left: int
+    lines_lost: int = 0
 
     def passes(self, limit_ms: float | None) -> bool:
         """Return whether the job has gone on as it should, within the limit."""
@@ -63,6 +65,7 @@ class Outcome:
             self.exit_code == 0
             and self.drift <= _ROUNDING
             and not (self.lost_steps or self.double_steps or self.excluded or self.left)
+            and not self.lines_lost
         )
 
 
@@ -79,6 +82,7 @@ class JobRecord:
         gone: Ranks that other ranks have reported as lost.
         exit_code: Exit code of the launcher; ``None`` if it had to be killed.
         left: Number of things that the job has left behind.
+        lines_lost: Number of lines of the ranks that nobody has seen.
     """
 
     label: str
@@ -89,6 +93,7 @@ class JobRecord:
     gone: Collection[int]
     exit_code: int | None
     left: int
+    lines_lost: int = 0
 
 
 def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Outcome:
@@ -129,6 +134,7 @@ def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Out
         excluded=len(excluded),
         exit_code=record.exit_code,
         left=record.left,
+        lines_lost=record.lines_lost,
     )
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from bluecomm.bench.stored import stored
 from bluecomm.bench.survival.faults import BY_NAME
+from bluecomm.bench.survival.goodput import Goodput
+from bluecomm.bench.survival.joins import JoinPause
 from bluecomm.bench.survival.outcome import Outcome
-from bluecomm.bench.survival.speed import COST_LIMIT, Cost, Goodput
+from bluecomm.bench.survival.speed import COST_LIMIT, Cost
 from bluecomm.bench.survival.torchrun import PeerOutcome
 from bluecomm.bench.terminal import show_table
 
-FORMAT = "bluecomm.bench.survive/1"
+FORMAT = "bluecomm.bench.survive/2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +29,18 @@ class SurvivalReport:
         outcomes: The outcome of each job with a fault.
         costs: The cost of survival while nothing fails.
         goodputs: The pace with repeated failures.
+        joins: The pauses while a newcomer joins.
         peers: The same fault with other libraries.
         not_covered: Algorithms that ``bfrun --on-failure continue`` refuses.
     """
 
     about: Mapping[str, Any]
-    outcomes: Sequence[Outcome]
-    costs: Sequence[Cost]
-    goodputs: Sequence[Goodput]
-    peers: Sequence[PeerOutcome]
-    not_covered: Sequence[str]
+    outcomes: Sequence[Outcome] = ()
+    costs: Sequence[Cost] = ()
+    goodputs: Sequence[Goodput] = ()
+    joins: Sequence[JoinPause] = ()
+    peers: Sequence[PeerOutcome] = ()
+    not_covered: Sequence[str] = ()
 
     def write(self, path: Path) -> None:
         """Write the report as JSON."""
@@ -57,6 +61,7 @@ class SurvivalReport:
                 outcomes=[Outcome(**row) for row in content["outcomes"]],
                 costs=[Cost(**row) for row in content["costs"]],
                 goodputs=[Goodput(**row) for row in content["goodputs"]],
+                joins=[JoinPause(**row) for row in content["joins"]],
                 peers=[PeerOutcome(**row) for row in content["peers"]],
                 not_covered=content["not_covered"],
             )
@@ -82,6 +87,8 @@ class SurvivalReport:
             self._print_costs()
         if self.goodputs:
             self._print_goodputs()
+        if self.joins:
+            self._print_joins()
         for peer in self.peers:
             fault = BY_NAME[peer.fault].title
             verb = "steps again after" if peer.goes_on else "has ended after"
@@ -106,6 +113,7 @@ class SurvivalReport:
             "only slow, excluded",
             "exit code",
             "left behind",
+            "lines lost",
             "",
         ):
             table.add_column(heading, justify="right")
@@ -126,6 +134,7 @@ class SurvivalReport:
                 str(one.excluded),
                 "killed" if one.exit_code is None else str(one.exit_code),
                 str(one.left),
+                str(one.lines_lost),
                 verdict(one),
             )
             last = one.fault
@@ -156,20 +165,60 @@ class SurvivalReport:
         table = Table(title="pace of the median survivor with repeated failures")
         for heading in ("algorithm", "transport"):
             table.add_column(heading)
-        for heading in ("ranks", "every", "steps/s", "clean", "share", "limit"):
+        for heading in (
+            "ranks",
+            "kills",
+            "every",
+            "steps/s",
+            "clean",
+            "share",
+            "limit",
+            "rank-steps",
+        ):
             table.add_column(heading, justify="right")
-        table.add_column("rank-steps", justify="right")
         for one in self.goodputs:
             table.add_row(
                 one.algorithm,
                 one.transport,
-                f"{one.ranks} to {one.left}",
-                f"{one.every_s:g} s",
+                str(one.ranks),
+                str(one.failures),
+                f"{one.every_s:.1f} s",
                 f"{one.steps_per_s:.2f}",
                 f"{one.clean_steps_per_s:.2f}",
                 f"{100 * one.share:.1f} %",
-                f"{100 * one.limit:g} %",
+                f"{100 * one.limit:g} %" if one.limit is not None else "",
                 f"{100 * one.rank_steps:.0f} %",
+            )
+        show_table(table)
+
+    def _print_joins(self) -> None:
+        from rich.table import Table
+
+        table = Table(title=f"pauses of the others at a join, {self.where()}")
+        for heading in ("algorithm", "transport", "model"):
+            table.add_column(heading)
+        for heading in (
+            "ranks",
+            "ms/step",
+            "longest gap ms",
+            "limit",
+            "during its import",
+            "import s",
+            "first step s after init",
+        ):
+            table.add_column(heading, justify="right")
+        for one in self.joins:
+            table.add_row(
+                one.algorithm,
+                one.transport,
+                one.layers,
+                str(one.ranks),
+                f"{one.step_ms:.0f}",
+                f"{one.gap_ms:.0f}",
+                f"{one.limit_ms:.0f}" if one.limit_ms is not None else "",
+                f"{one.import_gap_ms:.0f}",
+                f"{one.import_s:.1f}",
+                f"{one.first_step_s:.1f}",
             )
         show_table(table)
 

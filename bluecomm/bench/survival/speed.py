@@ -1,20 +1,16 @@
-"""Measures the pace of jobs: without failures, and with one every few seconds."""
+"""Measures the pace of jobs with survival and without it, while nothing fails."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import statistics
-import time
 
-from bluecomm.bench.survival.faults import NONE, Fault
-from bluecomm.bench.survival.job import JobEffort, cause, run_job, started, with_bfrun
+from bluecomm.bench.survival.faults import NONE
+from bluecomm.bench.survival.job import JobEffort, run_job, with_bfrun
 from bluecomm.bench.survival.outcome import JobRecord
 
 COST_LIMIT = 0.01
-_GOODPUT_LIMIT, _COLLECTIVE_LIMIT = 0.97, 0.90
-# Their survivors agree before they go on; the others average with neighbors.
-_COLLECTIVE = ("allreduce", "diloco", "gradient_allreduce", "local_sgd")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,42 +35,6 @@ class Cost:
     on_ms: float
     off_ms: float
     cost: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Goodput:
-    """Steps per second of the median survivor while ranks are killed again and again.
-
-    Attributes:
-        algorithm: Label of the contender.
-        transport: Transport between the ranks.
-        ranks: Number of ranks at the start.
-        left: Number of ranks at the end.
-        every_s: Seconds from one failure to the next.
-        steps_per_s: Steps per second of the median survivor.
-        clean_steps_per_s: The same in a job in which nothing fails.
-        rank_steps: Steps of all ranks together, relative to that job.
-    """
-
-    algorithm: str
-    transport: str
-    ranks: int
-    left: int
-    every_s: float
-    steps_per_s: float
-    clean_steps_per_s: float
-    rank_steps: float
-
-    @property
-    def share(self) -> float:
-        """Pace relative to the job in which nothing fails."""
-        return self.steps_per_s / self.clean_steps_per_s
-
-    @property
-    def limit(self) -> float:
-        """The least share that is good enough."""
-        name = self.algorithm.partition(":")[0]
-        return _COLLECTIVE_LIMIT if name in _COLLECTIVE else _GOODPUT_LIMIT
 
 
 def measure_cost(
@@ -120,57 +80,3 @@ def median_step_ms(record: JobRecord) -> float:
         for earlier, later in itertools.pairwise(log.steps)
         if earlier.end_ns > record.fault_ns
     )
-
-
-def measure_goodput(
-    label: str, transport: str, ranks: int, effort: JobEffort, every_s: float
-) -> Goodput:
-    """Kill a rank every few seconds until half of them are left.
-
-    Raises:
-        RuntimeError: A job failed before the first failure.
-    """
-    victims = tuple(range(1, ranks, 2))
-    steps = round((len(victims) + 1) * every_s / (1e-3 * effort.step_ms))
-    effort = dataclasses.replace(effort, after=steps)
-    command = with_bfrun(label, transport, ranks, survives=True)
-    clean = run_job(command, dataclasses.replace(NONE, ranks=ranks), effort)
-    fault = Fault("repeated", "kill -9 again and again", "kill", ranks, victims)
-    with started(command, fault, effort) as job:
-        job.wait_for_step(effort.before)
-        pids, fault_ns = job.pids(), time.monotonic_ns()
-        for victim in victims:
-            cause(dataclasses.replace(fault, victims=(victim,)), pids, print)
-            time.sleep(every_s)
-        record = job.record(fault_ns, job.wait())
-    return Goodput(
-        algorithm=label,
-        transport=transport,
-        ranks=ranks,
-        left=len(_finished(record)),
-        every_s=every_s,
-        steps_per_s=_pace(record),
-        clean_steps_per_s=_pace(clean),
-        rank_steps=_rank_steps(record) / _rank_steps(clean),
-    )
-
-
-def _finished(record: JobRecord) -> list[int]:
-    """Return the ranks that have done all steps."""
-    last = {log.rank: log.steps[-1].number for log in record.logs if log.steps}
-    return [rank for rank, number in last.items() if number >= record.steps]
-
-
-def _pace(record: JobRecord) -> float:
-    """Return the steps per second of the median survivor after the first failure."""
-    finished = _finished(record)
-    paces = []
-    for log in record.logs:
-        ends = [step.end_ns for step in log.steps if step.end_ns > record.fault_ns]
-        if log.rank in finished:
-            paces.append((len(ends) - 1) / (1e-9 * (ends[-1] - ends[0])))
-    return statistics.median(paces) if paces else 0.0
-
-
-def _rank_steps(record: JobRecord) -> int:
-    return sum(len(log.steps) for log in record.logs)

@@ -35,6 +35,18 @@ class PeerOutcome:
     text: str
 
 
+def with_torchrun(ranks: int, restarts: int) -> Command:
+    """Return how torchrun starts a job of DDP over gloo.
+
+    Args:
+        ranks: Number of ranks.
+        restarts: How often torchrun may start all ranks again.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+    return Command(DDP, "gloo", launcher, {})
+
+
 def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:
     """Kill ranks of a job of DDP over gloo.
 
@@ -46,9 +58,7 @@ def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:
     Raises:
         RuntimeError: The job failed before the fault.
     """
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc-per-node", str(fault.ranks), "--max-restarts", str(restarts)]
-    command = Command(DDP, "gloo", launcher, {})
+    command = with_torchrun(fault.ranks, restarts)
     with started(command, fault, effort) as job:
         job.wait_for_step(effort.before)
         pids, fault_ns = job.pids(), time.monotonic_ns()

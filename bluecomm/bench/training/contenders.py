@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
@@ -174,11 +175,13 @@ class Training:
     """A model that is being trained.
 
     Attributes:
+        optimizer: The distributed optimizer, or the plain one.
         step: Runs a step.
         finish: Completes the communication of the last step.
         end: Frees what the ranks have created together; collective.
     """
 
+    optimizer: torch.optim.Optimizer
     step: Callable[[], None]
     finish: Callable[[], None]
     end: Callable[[], object]
@@ -233,7 +236,8 @@ class Trainer:
             model(x).backward()
             optimizer.step()
 
-        return Training(step, finish, lambda: end_training(contender, optimizer))
+        end = functools.partial(end_training, contender, optimizer)
+        return Training(optimizer, step, finish, end)
 
     def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
         options: dict[str, Any] = {}

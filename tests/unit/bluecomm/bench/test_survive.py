@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 
 import pytest
 
 from bluecomm.bench.__main__ import main
 from bluecomm.bench.survival.faults import BY_NAME, NONE
+from bluecomm.bench.survival.goodput import (
+    Goodput,
+    pace_of_median,
+    progress_per_s,
+    rank_steps_per_s,
+)
+from bluecomm.bench.survival.job import Command, JobEffort
+from bluecomm.bench.survival.joins import HOSTS, JoinPause, judge_join
 from bluecomm.bench.survival.leftovers import count_left
 from bluecomm.bench.survival.outcome import JobRecord, expected_values, judge
 from bluecomm.bench.survival.plot import draw_gaps
 from bluecomm.bench.survival.report import SurvivalReport, verdict
-from bluecomm.bench.survival.speed import Cost, Goodput
-from bluecomm.bench.survival.step_log import Step, StepLog, StepWriter, read_logs
+from bluecomm.bench.survival.speed import Cost
+from bluecomm.bench.survival.step_log import (
+    Beginning,
+    Step,
+    StepLog,
+    StepWriter,
+    note_beginning,
+    read_beginning,
+    read_logs,
+)
 from bluecomm.bench.survival.torchrun import PeerOutcome
 
 MS = 1_000_000
@@ -104,7 +122,7 @@ def test_weights_that_do_not_sum_to_one_are_noticed():
     assert not found.goes_on
 
 
-@pytest.mark.parametrize("name", ["short-pause", "late", "load"])
+@pytest.mark.parametrize("name", ["short-pause", "late", "load", "detach", "loss"])
 def test_ranks_that_were_only_slow_may_not_be_excluded(name):
     fault = BY_NAME[name]
     logs = [log(rank, EVEN) for rank in (0, 1, 3)]
@@ -114,11 +132,80 @@ def test_ranks_that_were_only_slow_may_not_be_excluded(name):
 
 
 @pytest.mark.parametrize(
-    "change", [{"exit_code": 137}, {"exit_code": None}, {"left": 1}]
+    "change",
+    [{"exit_code": 137}, {"exit_code": None}, {"left": 1}, {"lines_lost": 1}],
 )
 def test_the_end_of_the_job_counts(change):
     job = record(log(0, EVEN), log(1, EVEN), VICTIM, **change)
     assert verdict(judge(job, KILL, EXPECTED)) == "FAILED"
+
+
+def steps(rank, first, begin_ms, end_ms):
+    """Return the log of a process with one step every 50 ms."""
+    ends = range(begin_ms, end_ms + 1, 50)
+    each = [Step(n, end * MS, n, n) for n, end in enumerate(ends, first)]
+    return StepLog(rank, begin_ms, tuple(each))
+
+
+def test_the_pace_is_that_of_the_median_survivor_of_each_time():
+    # Rank 1 is killed at 1 s and is back at 1.5 s, rank 2 is killed at 2 s.
+    logs = [
+        *(steps(0, 0, 0, 3100), steps(3, 0, 0, 3100), steps(2, 0, 0, 1990)),
+        *(steps(1, 0, 0, 990), steps(1, 30, 1500, 3100)),
+    ]
+    times = [1000 * MS, 2000 * MS, 3000 * MS]
+    assert pace_of_median(logs, times) == pytest.approx(20)
+    # Ranks 0 and 3 make 40 steps, and the others 19, 30 and 0.
+    assert rank_steps_per_s(logs, times) == pytest.approx((40 + 40 + 19 + 30) / 2)
+
+
+def test_steps_that_a_restart_has_undone_do_not_count():
+    logs = [steps(rank, 0, 0, 990) for rank in (0, 1)]
+    logs += [steps(rank, 10, 2000, 3100) for rank in (0, 1)]
+    times = [500 * MS, 3000 * MS]
+    # From step 10 to step 30.
+    assert progress_per_s(logs, times) == pytest.approx(20 / 2.5)
+
+
+def test_the_pause_at_a_join_is_counted_from_the_init_of_the_newcomer():
+    late = [*(50 * n for n in range(20)), *(1070 + 50 * n for n in range(20))]
+    other = StepLog(0, 1, tuple(Step(n, end * MS, n, n) for n, end in enumerate(late)))
+    newcomer = steps(2, 20, 1100, 1500)
+    command = Command("d2", "shm", [], {})
+    begun = Beginning(process_ns=100 * MS, init_ns=1000 * MS)
+    found = judge_join(command, "4x1M", [other, steps(1, 0, 0, 2000)], newcomer, begun)
+    assert found.gap_ms == pytest.approx(70)
+    assert found.import_gap_ms == pytest.approx(70)
+    assert found.import_s == pytest.approx(0.9)
+    assert found.first_step_s == pytest.approx(0.15)
+    assert (found.ranks, found.limit_ms) == (3, 100)
+    begun = begun._replace(init_ns=1080 * MS)
+    found = judge_join(command, "4x1M", [other], newcomer, begun)
+    assert found.gap_ms == pytest.approx(0)
+    assert dataclasses.replace(found, algorithm="diloco").limit_ms == 250
+    assert dataclasses.replace(found, transport=HOSTS).limit_ms is None
+
+
+def test_a_process_knows_when_it_was_started(tmp_path):
+    note_beginning(tmp_path, 3)
+    found = read_beginning(tmp_path, StepLog(3, os.getpid(), ()))
+    assert 0 < found.process_ns < found.init_ns <= time.monotonic_ns()
+
+
+def test_the_last_process_of_a_rank_is_the_one_that_began_last(tmp_path):
+    for number, value in ((7, 0.0), (2, 1.0)):
+        writer = StepWriter(tmp_path, 3)
+        writer.note(number, [value])
+        writer.close()
+        (path,) = tmp_path.glob(f"3-{os.getpid()}.steps")
+        path.rename(tmp_path / f"3-{number}.steps")
+    assert [log.pid for log in read_logs(tmp_path)] == [7, 2]
+
+
+def test_a_job_lasts_for_some_seconds_or_until_it_is_ended():
+    effort = JobEffort(before=20, after=60, step_ms=50.0, layers="4x1M")
+    assert effort.lasting(3600).steps == 20 + 72_000
+    assert dataclasses.replace(effort, after=0).steps == 0
 
 
 def test_expected_values_are_those_of_all_ranks():
@@ -146,7 +233,8 @@ def report():
         about=about,
         outcomes=outcomes,
         costs=[Cost("d2", "shm", 4, 3, 10.1, 10.0, 0.01)],
-        goodputs=[Goodput("d2", "tcp", 8, 4, 10.0, 19.0, 19.5, 0.75)],
+        goodputs=[Goodput("d2", "tcp", 8, 9, 10.0, 19.0, 19.5, 0.75)],
+        joins=[JoinPause("d2", "shm", "4x1M", 3, 51.0, 62.0, 8.0, 1.5, 2.5)],
         peers=[PeerOutcome("torchrun", "kill", 4, False, 5.4, 0, "ends with 1")],
         not_covered=["gossip_pga"],
     )
@@ -165,8 +253,8 @@ def test_the_report_names_faults_limits_and_what_is_not_covered(report, capsys):
         " 250 ",
         "steps of 50 ms, 2 cores, load 0.5 to 3.2",
         "+1.00 %",
-        "8 to 4",
         "97.4 %",
+        "pauses of the others at a join",
         "torchrun, kill -9 of one of 4: has ended after 5.4 s",
         "not covered: gossip_pga",
     ):
@@ -179,6 +267,7 @@ def test_the_report_names_faults_limits_and_what_is_not_covered(report, capsys):
 def test_survivors_that_agree_first_may_be_slower(label, limit, report):
     found = dataclasses.replace(report.goodputs[0], algorithm=label)
     assert found.limit == limit
+    assert dataclasses.replace(found, algorithm="ddp").limit is None
 
 
 def test_the_plot_has_a_panel_for_each_fault(report):

@@ -1,0 +1,87 @@
+"""What torchft does after the same kill -9: a peer of ``survive``, if it is installed.
+
+Each rank is a replica of its own, so the others train on without a restart.
+``python -m bluecomm.bench.survival.torchft N COMMAND...`` starts the server by which N
+replicas agree who is left (torchft's lighthouse), and runs the command for each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bluecomm.bench.survival.faults import Fault
+from bluecomm.bench.survival.job import Command, JobEffort, cause, started
+from bluecomm.bench.survival.torchrun import PeerOutcome
+from bluecomm.bench.survival.worker import TORCHFT
+
+# Replicas that have not been heard of for so long are left out. torchft's default is
+# 5 s.
+_HEARTBEAT_MS = 1000
+
+
+def is_installed() -> bool:
+    """Return whether torchft can be measured."""
+    return importlib.util.find_spec("torchft") is not None
+
+
+def measure_torchft(fault: Fault, effort: JobEffort) -> PeerOutcome:
+    """Kill ranks of a job of torchft over gloo.
+
+    Raises:
+        RuntimeError: The job failed before the fault.
+    """
+    launcher = [sys.executable, "-m", __name__, str(fault.ranks), sys.executable]
+    command = Command(TORCHFT, "gloo", launcher, {})
+    with started(command, fault, effort) as job:
+        job.wait_for_step(effort.before)
+        fault_ns = time.monotonic_ns()
+        cause(fault, job.pids(), print)
+        code = job.wait()
+        end_ns, logs = time.monotonic_ns(), job.logs()
+    others = [log for log in logs if log.rank not in fault.victims]
+    gaps = [
+        later.end_ns - earlier.end_ns
+        for log in others
+        for earlier, later in itertools.pairwise(log.steps)
+        if later.end_ns > fault_ns
+    ]
+    return PeerOutcome(
+        peer="torchft, DDP over gloo",
+        fault=fault.name,
+        ranks=fault.ranks,
+        goes_on=code == 0 and bool(gaps),
+        seconds=1e-9 * max(gaps, default=end_ns - fault_ns),
+        repeated=0,
+        text=f"exit code {code}; the longest time between two steps",
+    )
+
+
+def main() -> int:
+    """Run all replicas, and return the largest exit code of those not killed."""
+    from torchft import LighthouseServer  # type: ignore[import-not-found]
+
+    server: Any = LighthouseServer(
+        bind="[::]:0",
+        min_replicas=1,
+        join_timeout_ms=10_000,
+        heartbeat_timeout_ms=_HEARTBEAT_MS,
+    )
+    environ = {**os.environ, "TORCHFT_LIGHTHOUSE": server.address()}
+    count, *command = sys.argv[1:]
+    replicas = [
+        subprocess.Popen(command, env={**environ, "RANK": str(rank)})
+        for rank in range(int(count))
+    ]
+    codes = [replica.wait() for replica in replicas]
+    server.shutdown()
+    return max(0, *codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
