@@ -277,10 +277,19 @@ std::vector<PendingRequest> Engine::pending() {
 
 void Engine::peer_lost(int rank, std::string text) {
   progress_.run([&] {
-    if (!suspended_at_) read_last_messages();
-    dispatcher_.peer_lost(rank, std::move(text));
-    if (!suspended_at_) poll();
+    // In a job that survives losses, the progress thread moves messages anyway.
+    if (suspended_at_ && !dispatcher_.survives_losses()) {
+      late_reports_.emplace_back(rank, std::move(text));
+    } else {
+      act_on_loss(rank, std::move(text));
+    }
   });
+}
+
+void Engine::act_on_loss(int rank, std::string text) {
+  read_last_messages();
+  dispatcher_.peer_lost(rank, std::move(text));
+  poll();
 }
 
 void Engine::leave_members(std::string text) {
@@ -334,6 +343,11 @@ void Engine::resume() {
     suspended_at_.reset();
   });
   progress_.resume();
+  progress_.run([&] {
+    for (auto& [rank, text] : std::exchange(late_reports_, {})) {
+      act_on_loss(rank, std::move(text));
+    }
+  });
 }
 
 void Engine::close(Clock::duration limit) {

@@ -144,6 +144,7 @@ class Engine final : public WindowHost, private Work {
   void check_started() const;
   void begin(Caller caller);
   void read_last_messages();
+  void act_on_loss(int rank, std::string text);
   bool poll() override;
   bool outstanding() const override { return dispatcher_.outstanding(); }
   std::uint64_t completions() const override { return dispatcher_.completions(); }
@@ -161,6 +162,8 @@ class Engine final : public WindowHost, private Work {
   bool closed_ = false;
   std::optional<Clock::time_point> suspended_at_;
   Clock::time_point reading_until_{};  // see read_last_messages()
+  // Reports of losses for resume(), because no message could be read when they came.
+  std::vector<std::pair<int, std::string>> late_reports_;
 };
 
 }  // namespace bluecomm

@@ -1,6 +1,7 @@
 // How operations fail: which rank and text the errors name, and that all ranks get
 // them.
 #include <latch>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -397,6 +398,35 @@ TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_first) {
     CHECK_EQ(slow.wait(id, Clock::now() + kDeadline)->text, "");
     CHECK_EQ(ours[3], 3.0F);
     slow.release(id);
+  }
+}
+
+TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_while_suspended) {
+  for (const bool survives : {false, true}) {
+    std::optional<EngineWorld> world;
+    if (survives) {
+      world.emplace(EngineWorld::SurvivesLosses{}, 2);
+    } else {
+      world.emplace(2);
+    }
+    Engine& slow = world->engine(0);
+    Engine& lost = world->engine(1);
+    std::vector<float> ours(4, 1.0F);
+    std::vector<float> theirs(4, 2.0F);
+    const RequestId id =
+        slow.submit(make_call(slow, Kind::kAllreduce, "x", ours, ours));
+    slow.suspend();
+    CHECK_EQ(
+        run_call(lost, make_call(lost, Kind::kAllreduce, "x", theirs, theirs)).text,
+        "");
+    slow.peer_lost(1, "rank 1 was killed");
+    slow.resume();
+    CHECK_EQ(slow.wait(id, Clock::now() + kDeadline)->text, "");
+    CHECK_EQ(ours[3], 3.0F);
+    slow.release(id);
+    // From now on, the loss counts.
+    check_failure(run_call(slow, make_call(slow, Kind::kAllreduce, "y", ours, ours)),
+                  Code::kPeerLost, "rank 1 was killed");
   }
 }
 
