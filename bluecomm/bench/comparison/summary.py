@@ -110,7 +110,7 @@ def _lines_of(found: Comparison, task: str, steps: int) -> list[Line]:
             [
                 cost
                 for cost in found.costs
-                if (cost.task, cost.contender) == (task, label)
+                if (cost.task, cost.contender) == (task, _timed_as(label))
             ],
         )
         for label in labels
@@ -118,12 +118,25 @@ def _lines_of(found: Comparison, task: str, steps: int) -> list[Line]:
     return sorted(lines, key=lambda line: line.final_loss)
 
 
+def _timed_as(label: str) -> str:
+    """Return the label of the contender whose steps take the same time."""
+    options = label.split(":")
+    return ":".join(one for one in options if not one.startswith("lr_factor="))
+
+
 def target_of(lines: Sequence[Line]) -> float | None:
-    """Return the loss to reach: the best of the reference, and a tolerance."""
-    losses = [
-        line.final_loss for line in lines if line.contender.split(":")[0] == REFERENCE
-    ]
-    return (1 + _TOLERANCE) * min(losses) if losses else None
+    """Return the loss to reach: that of the reference, and a tolerance.
+
+    If all lines of the reference have options, the best of them counts.
+    """
+    losses = {
+        line.contender: line.final_loss
+        for line in lines
+        if line.contender.split(":")[0] == REFERENCE
+    }
+    if not losses:
+        return None
+    return (1 + _TOLERANCE) * losses.get(REFERENCE, min(losses.values()))
 
 
 def _line(curves: Sequence[Curve], costs: Sequence[StepCost]) -> Line:
