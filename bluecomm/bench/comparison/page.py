@@ -47,9 +47,10 @@ Algorithms whose result depends on the speed of ranks, such as `async` and
 """
 
 _RATES = """
-All use the same rate and schedule, which suit `{reference}`, except where `lr_factor`
-multiplies the rate. Each may do better with a rate of its own, and low-communication
-methods with longer trainings, which have sections of their own. `bf.QAdam` has a
+All use the rate of the task, except where `lr_factor` multiplies it, and the same
+schedule. The rate of the task was not tuned, and each algorithm has another one that
+suits it. Low-communication methods need longer trainings, which have sections of their
+own. `bf.QAdam` has a
 warm-up of a quarter of the steps{timed}. `powersgd` sends whole gradients in its first
 1000 steps, and in a shorter training it does what `gradient_allreduce` does.
 """
@@ -68,7 +69,6 @@ def write_page(found: Comparison, path: Path, pictures: Mapping[str, Path]) -> N
         _INTRODUCTION.format(and_time=" and the time" if links else "")
         + (_LINKS.format(reference=REFERENCE) if links else _NO_LINKS)
         + _RATES.format(
-            reference=REFERENCE,
             timed="; its times per step are those after it" if links else "",
         )
     ]
