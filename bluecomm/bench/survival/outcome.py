@@ -127,7 +127,7 @@ def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Out
         transport=record.transport,
         ranks=fault.ranks,
         step_ms=step_ms,
-        gap_ms=max(0.0, _longest_gap_ms(survivors, record) - step_ms),
+        gap_ms=max(0.0, longest_gap_ms(survivors, record) - step_ms),
         lost_steps=lost,
         double_steps=double,
         drift=drift,
@@ -176,7 +176,7 @@ def _step_ms(logs: Sequence[StepLog], until_ns: int) -> float:
     return statistics.median(times) if times else 0.0
 
 
-def _longest_gap_ms(logs: Sequence[StepLog], record: JobRecord) -> float:
+def longest_gap_ms(logs: Sequence[StepLog], record: JobRecord) -> float:
     """Return the longest time between two steps after the fault, in milliseconds.
 
     The first rank to finish ends the measurement, because its end changes the graph.

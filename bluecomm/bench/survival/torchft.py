@@ -8,7 +8,6 @@ replicas agree who is left (torchft's lighthouse), and runs the command for each
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from bluecomm.bench.survival.faults import Fault
 from bluecomm.bench.survival.job import Command, JobEffort, cause, started
+from bluecomm.bench.survival.outcome import longest_gap_ms
 from bluecomm.bench.survival.torchrun import PeerOutcome
 from bluecomm.bench.survival.worker import TORCHFT
 
@@ -43,28 +43,23 @@ def measure_torchft(fault: Fault, effort: JobEffort) -> PeerOutcome:
         fault_ns = time.monotonic_ns()
         cause(fault, job.pids(), print)
         code = job.wait()
-        end_ns, logs = time.monotonic_ns(), job.logs()
-    others = [log for log in logs if log.rank not in fault.victims]
-    gaps = [
-        later.end_ns - earlier.end_ns
-        for log in others
-        for earlier, later in itertools.pairwise(log.steps)
-        if later.end_ns > fault_ns
-    ]
+        record = job.record(fault_ns, code)
+    others = [log for log in record.logs if log.rank not in fault.victims]
+    gap_ms = longest_gap_ms(others, record)
     return PeerOutcome(
         peer="torchft, DDP over gloo",
         fault=fault.name,
         ranks=fault.ranks,
-        goes_on=code == 0 and bool(gaps),
-        seconds=1e-9 * max(gaps, default=end_ns - fault_ns),
+        goes_on=gap_ms > 0,
+        seconds=1e-3 * gap_ms,
         repeated=0,
-        text=f"exit code {code}; the longest time between two steps",
+        text=f"the longest time between two steps; exit code {code} in the end",
     )
 
 
 def main() -> int:
     """Run all replicas, and return the largest exit code of those not killed."""
-    from torchft import LighthouseServer  # type: ignore[import-not-found]
+    from torchft.coordination import LighthouseServer  # type: ignore[import-not-found]
 
     server: Any = LighthouseServer(
         bind="[::]:0",
