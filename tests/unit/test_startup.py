@@ -73,6 +73,15 @@ def disable(fn, recursive=True, *, wrapping=True):
 def graph_break():
     print("break")
 """
+PARTS = """
+import sys, types
+print("part")
+word = 1
+class Fixed(types.ModuleType):
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+sys.modules[__name__].__class__ = Fixed
+"""
 STEPS = """
 import sys, torch
 def step(): return "step"
@@ -103,7 +112,7 @@ def test_the_compiler_is_imported_once_it_is_used(use, tmp_path):
     compiler.mkdir(parents=True)
     (tmp_path / "torch/__init__.py").write_text(KEEPS)
     (compiler / "__init__.py").write_text(COMPILER)
-    (compiler / "parts.py").write_text("print('part')\nword = 1\n")
+    (compiler / "parts.py").write_text(PARTS)
     lines = run(STEPS % use, tmp_path)
     before, after = ["step", "False"], ["step True False", "break"]
     asked = ["step True True"] if "disable" in use else []

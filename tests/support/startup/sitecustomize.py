@@ -50,8 +50,10 @@ class _Finder:
             if isinstance(compiler, _Compiler):
                 # Another thread that imports it now may wait for this module.
                 compiler.import_now(wait=False)
-                if name in sys.modules:
-                    return spec_from_loader(name, _PresentLoader(sys.modules[name]))
+                # Python would import it once more if it were there.
+                module = sys.modules.pop(name, None)
+                if module is not None:
+                    return spec_from_loader(name, _PresentLoader(module))
         return None
 
 
@@ -90,8 +92,6 @@ class _PresentLoader(Loader):
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._spec = module.__spec__
-        # Otherwise Python takes this one, and imports the module once more.
-        module.__spec__ = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module."""
@@ -99,7 +99,7 @@ class _PresentLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give it back its own spec."""
-        module.__spec__ = self._spec
+        vars(module)["__spec__"] = self._spec  # some refuse assignments
 
 
 class _Compiler(ModuleType):
