@@ -13,6 +13,7 @@
 
 #include "common/dtype.h"
 #include "common/gate.h"
+#include "common/ticket.h"
 #include "engine/kinds.h"
 #include "engine/plan.h"
 #include "kernels/combine.h"
@@ -79,6 +80,9 @@ struct Call {
 
   // Opens when `input` has been written; null if that is the case already.
   std::shared_ptr<Gate> gate;
+  // Set if the library of a device carries out the call. The engine then only orders
+  // it, and the call has no memory. The kind is not one of unknown length.
+  std::shared_ptr<Ticket> ticket;
 
   std::chrono::steady_clock::time_point deadline;
 };

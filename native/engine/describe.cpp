@@ -74,6 +74,10 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.group_hash != b.group_hash) {
     return "The process sets of the callers have different members.";
   }
+  if (a.algorithm == Algorithm::kTicket || b.algorithm == Algorithm::kTicket) {
+    return "One rank's tensor goes through NCCL, and the other's through the host. All "
+           "ranks must pass tensors on a GPU, or set BLUECOMM_DEVICE_TRANSPORT=staged.";
+  }
   return "The ranks chose different algorithms of the engine. All ranks must run the "
          "same version of bluecomm with the same settings, and pass the same "
          "algorithm.";

@@ -155,15 +155,25 @@ RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId 
   return id;
 }
 
+// Notes whether an operation waits for a gate, which next_timer() then has polled.
+void Dispatcher::hold_back(Operation& operation, bool held_back) {
+  if (operation.is_held_back() == held_back) return;
+  operation.set_held_back(held_back);
+  held_back ? ++held_back_ : --held_back_;
+}
+
+// Polls the gate of an operation that is held back. Returns whether anything changed.
+bool Dispatcher::resume(Operation& operation) {
+  return operation.state() == Operation::State::kQueued ? start_when_ready(operation)
+                                                        : advance(operation);
+}
+
 // Starts an operation whose turn it is, or holds it back while its gate is closed.
 // Returns whether anything changed.
 bool Dispatcher::start_when_ready(Operation& operation) {
   if (Gate* const gate = operation.call().gate.get()) {
     const std::optional<Status> ready = gate->poll();
-    if (operation.is_held_back() == ready.has_value()) {
-      operation.set_held_back(!ready);
-      ready ? --held_back_ : ++held_back_;
-    }
+    hold_back(operation, !ready);
     if (!ready) return false;
     if (!ready->ok()) {
       fail_operation(operation, {ready->code, operation.label() + ": " + ready->text,
@@ -306,7 +316,7 @@ bool Dispatcher::poll() {
   if (polls_gates) next_gate_poll_ = now_ + kGateInterval;
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
-    if (operation->is_held_back() ? polls_gates && start_when_ready(*operation)
+    if (operation->is_held_back() ? polls_gates && resume(*operation)
                                   : advance(*operation)) {
       changed = true;
     }
@@ -343,6 +353,7 @@ bool Dispatcher::advance(Operation& operation) {
     end(operation);
     return true;
   }
+  hold_back(operation, operation.awaits_gate());
   return changed;
 }
 
@@ -355,10 +366,7 @@ void Dispatcher::end(Operation& operation) {
       for_each_message(operation.plan(), visit);
     });
   }
-  if (operation.is_held_back()) {  // it has failed
-    operation.set_held_back(false);
-    --held_back_;
-  }
+  hold_back(operation, false);
   operation.raise_carried();
   requests_.end(operation);
   operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
@@ -374,7 +382,11 @@ Clock::time_point Dispatcher::next_timer() const {
   }
   if (!deadlines_pause_) next = std::min(next, requests_.next_deadline());
   if (members_ && !closing_) next = std::min(next, members_->next_timer());
-  if (!outstanding()) return next;
+  const auto must_tell = [this](int rank) { return must_tell_watcher(rank); };
+  if (!outstanding() &&
+      std::none_of(peers_.gone().begin(), peers_.gone().end(), must_tell)) {
+    return next;
+  }
   const Clock::time_point now = Clock::now();
   if (held_back_ > 0) next = std::min(next, next_gate_poll_);
   for (const int rank : peers_.gone()) {

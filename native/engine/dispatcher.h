@@ -8,12 +8,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/loss_watcher.h"
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
 #include "engine/engine_peers.h"
@@ -163,6 +165,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void peer_lost(int rank, std::string text);
   // Ends this rank's membership: all its requests fail with `text`, now and later.
   void leave_members(std::string text);
+  // Tells `watcher` of each lost rank, also of those that are lost already.
+  void watch_losses(std::shared_ptr<LossWatcher> watcher) {
+    loss_watcher_ = std::move(watcher);
+  }
   // The changes of the members, in a job that survives losses. Thread-safe.
   MemberNews& member_news() { return member_news_; }
   bool survives_losses() const { return config_.survives_losses; }
@@ -233,7 +239,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   // has joined.
   enum class CalledBy { kProgram, kOthers };
   RequestId add(Call call, const Key& key, CalledBy caller, RequestId id);
+  void hold_back(Operation& operation, bool held_back);
   bool start_when_ready(Operation& operation);
+  bool resume(Operation& operation);
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
@@ -266,6 +274,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   void poll_members(Clock::time_point now);
   bool settle_losses(Clock::time_point now);
   bool fail_needing(int rank, Clock::time_point now);
+  bool must_tell_watcher(int rank) const;
+  void tell_watcher(int rank, Clock::time_point now);
   bool holds_for(int rank) const;
   bool drops_lost(const Operation& operation) const;
   bool is_dropped_by_others(const Operation& operation) const;
@@ -316,6 +326,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::uint64_t replaced_ = 0;                // see Stats
   bool has_early_ = false;  // some operation may have messages of dropped peers
   LateFailures late_failures_;
+  std::shared_ptr<LossWatcher> loss_watcher_;  // or null
+  std::set<int> told_losses_;                  // the ranks that it knows of
   MemberNews member_news_;
   std::optional<MemberService> members_;  // in a job that survives losses
   bool deadlines_pause_ = false;

@@ -277,6 +277,14 @@ void Dispatcher::send_group_removed(int peer, const Envelope& call) {
 
 Status Dispatcher::timeout_status(const Operation& operation) const {
   const std::string label = operation.label();
+  if (operation.awaits_gate()) {
+    return {Code::kTimedOut,
+            label +
+                ": all ranks have called it, but NCCL has not taken the call in "
+                "time: its communicator has not started, or an earlier call has "
+                "not been taken",
+            -1};
+  }
   if (operation.is_held_back()) {
     return {Code::kTimedOut,
             label + ": the device has not finished in time what the program started " +

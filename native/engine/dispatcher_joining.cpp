@@ -116,7 +116,8 @@ void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
     return;
   }
   const std::vector<std::int64_t> numbers = to_numbers(payload);
-  if (!kind_info(theirs.kind).has_neutral || numbers.size() < theirs.ndim) {
+  if (!kind_info(theirs.kind).has_neutral || numbers.size() < theirs.ndim ||
+      theirs.algorithm == Algorithm::kTicket) {
     refuse_announcement(peer, theirs);
     return;
   }
@@ -177,7 +178,8 @@ void Dispatcher::refuse_announcement(int peer, const Envelope& theirs) {
       describe_operation(theirs, theirs.name_text()) + ": " +
       peers_.describe_rank(config_.rank) +
       " has joined. It takes part only in barrier, reducescatter and allreduce (of at "
-      "most 500 tensors for adasum). Call other operations before the first rank "
+      "most 500 tensors for adasum), and in none through NCCL. Call other operations "
+      "before the first rank "
       "joins, or among ranks that have not joined.";
   const Status status{Code::kMismatch, text, config_.rank};
   if (kind_info(theirs.kind).spares_group) {

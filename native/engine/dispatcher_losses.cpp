@@ -61,6 +61,7 @@ bool Dispatcher::settle_losses(Clock::time_point now) {
   for (const int rank : peers_.gone()) {
     if (config_.survives_losses && drop(rank, now)) changed = true;
     if (fail_needing(rank, now)) changed = true;
+    tell_watcher(rank, now);
   }
   return changed;
 }
@@ -90,6 +91,19 @@ bool Dispatcher::fail_needing(int rank, Clock::time_point now) {
     changed = true;
   }
   return changed;
+}
+
+bool Dispatcher::must_tell_watcher(int rank) const {
+  return loss_watcher_ && peers_.state(rank) == Peers::State::kLost &&
+         !told_losses_.contains(rank);
+}
+
+// Tells the watcher of a rank that is lost, once the control plane has had time to
+// report the reason.
+void Dispatcher::tell_watcher(int rank, Clock::time_point now) {
+  if (!must_tell_watcher(rank) || now < peers_.grace_until(rank)) return;
+  told_losses_.insert(rank);
+  loss_watcher_->note_lost(rank, peers_.reason(rank));
 }
 
 // --- Going on without a peer ---------------------------------------------------------

@@ -292,6 +292,10 @@ void Engine::act_on_loss(int rank, std::string text) {
   poll();
 }
 
+void Engine::watch_losses(std::shared_ptr<LossWatcher> watcher) {
+  progress_.run([&] { dispatcher_.watch_losses(std::move(watcher)); });
+}
+
 void Engine::leave_members(std::string text) {
   progress_.run([&] { dispatcher_.leave_members(std::move(text)); });
 }

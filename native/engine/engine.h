@@ -101,6 +101,8 @@ class Engine final : public WindowHost, private Work {
   std::vector<PendingRequest> pending();
   void peer_lost(int rank, std::string text);
   void leave_members(std::string text);
+  // See Dispatcher.
+  void watch_losses(std::shared_ptr<LossWatcher> watcher);
   // Waits for the next change of the members; see MemberNews.
   std::optional<MemberChange> next_member_change(Clock::time_point deadline) {
     return dispatcher_.member_news().next(deadline);

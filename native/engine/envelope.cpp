@@ -120,7 +120,7 @@ std::optional<Envelope> read_envelope(const Header& header) {
   std::memcpy(static_cast<void*>(&envelope), header.envelope.data(), sizeof envelope);
   if (!is_operation_message(envelope.type) || !is_kind(envelope.kind) ||
       !dtype_from_value(static_cast<std::uint8_t>(envelope.dtype)) ||
-      envelope.op > ReduceOp::kBitXor || envelope.algorithm > Algorithm::kBlocks ||
+      envelope.op > ReduceOp::kBitXor || envelope.algorithm > Algorithm::kTicket ||
       envelope.local_only > 1 || envelope.name_length > Envelope::kMaxName ||
       envelope.code < static_cast<int>(Code::kOk) ||
       envelope.code > static_cast<int>(Code::kInternal)) {

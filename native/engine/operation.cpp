@@ -48,7 +48,14 @@ void Operation::begin_phases() {
 void Operation::begin_phase() {
   const std::uint32_t number = next_phase_++;
   Phase& phase = plan_.phases[number];
-  if (phase.prepare) phase.prepare();
+  if (phase.prepare) {
+    try {
+      phase.prepare();
+    } catch (const std::invalid_argument& error) {
+      error_ = Status{Code::kMismatch, label() + ": " + error.what(), -1};
+      return;
+    }
+  }
   RunningPhase& running = running_.emplace_back(RunningPhase{number, {}});
   running.gathers.reserve(phase.gathers.size());
   for (Gather& gather : phase.gathers) {
@@ -324,12 +331,27 @@ bool Operation::is_over(const RunningPhase& running) {
     if (!gather.done()) return false;
   }
   const bool is_last = running.number + 1 == plan_.phases.size();
-  return is_last ? sends_.released() : sends_.phase_released(running.number);
+  return (is_last ? sends_.released() : sends_.phase_released(running.number)) &&
+         has_passed(phase(running));
+}
+
+// Polls the gate of a phase whose messages have been exchanged. Returns whether it has
+// opened; if it has failed, there is an error().
+bool Operation::has_passed(const Phase& phase) {
+  if (!phase.gate) return true;
+  const std::optional<Status> opened = phase.gate->poll();
+  awaits_gate_ = !opened;
+  if (!opened) return false;
+  if (!opened->ok()) {
+    error_ = Status{opened->code, label() + ": " + opened->text, opened->rank};
+  }
+  return opened->ok();
 }
 
 void Operation::finish(Status status) {
   state_ = State::kDone;
   status_ = std::move(status);
+  if (call_.ticket && !status_.ok()) call_.ticket->fail(status_);
   early_.clear();
   running_.clear();
   sends_ = PendingSends();

@@ -84,10 +84,12 @@ class Operation final : public BaseRequest {
   const Result& result() const { return result_; }
   void set_result(Result result) { result_ = std::move(result); }
 
-  // Whether it is this operation's turn, but its gate has not opened yet. Set by the
-  // dispatcher.
+  // Whether it is this operation's turn, but its gate, or that of its running phase,
+  // has not opened yet. Set by the dispatcher.
   bool is_held_back() const { return is_held_back_; }
   void set_held_back(bool held_back) { is_held_back_ = held_back; }
+  // Whether the running phase waits for its gate only.
+  bool awaits_gate() const { return awaits_gate_; }
 
   // Starts the first phase. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
@@ -174,6 +176,7 @@ class Operation final : public BaseRequest {
   bool end_phases();
   bool owes_peers() const;
   bool is_over(const RunningPhase& running);
+  bool has_passed(const Phase& phase);
   std::size_t leave_out(std::uint32_t phase, int peer);
   void keep_own(GatherState& gather);
   PendingSends::MessageContext context() { return {envelope_, channels_, lease_}; }
@@ -198,6 +201,7 @@ class Operation final : public BaseRequest {
   std::vector<int> scratch_peers_;
   int lost_ = -1;  // the last peer that was dropped
   bool is_held_back_ = false;
+  bool awaits_gate_ = false;
 };
 
 }  // namespace bluecomm

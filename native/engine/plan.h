@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "common/gate.h"
 #include "kernels/combine.h"
 
 // The plan of an operation: what it does, as data.
@@ -92,7 +93,8 @@ struct Arrival {
 
 struct Phase {
   // Computes the data that this phase sends from the results of earlier phases. Called
-  // once, when the phase begins.
+  // once, when the phase begins. Throws std::invalid_argument if the ranks' calls do
+  // not suit one another.
   std::function<void()> prepare;
   std::vector<Send> sends;
   std::vector<Gather> gathers;
@@ -104,6 +106,9 @@ struct Phase {
   // announced lengths must equal those of `dst`.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>
       bind;
+  // The phase does not end before this has opened, if it is set. The gate's failure is
+  // that of the operation.
+  std::shared_ptr<Gate> gate;
   // Begins while the phases before it run; see the rules.
   bool overlaps = false;
 };
@@ -119,6 +124,7 @@ enum class Algorithm : std::uint8_t {
   kTree = 5,          // binomial tree
   kScatter = 6,       // scatter and all-gather
   kBlocks = 7,        // the phases of kDirect for one block after another
+  kTicket = 8,        // only ordered; the library of a device carries it out
 };
 
 struct Plan {

@@ -1,5 +1,6 @@
 #include "engine/planner.h"
 
+#include "engine/collectives/collectives.h"
 #include "engine/collectives/validate.h"
 
 namespace bluecomm {
@@ -10,6 +11,7 @@ Plan make_plan(const Call& call, const Tuning& tuning) {
     reject(call, "kind " + std::to_string(static_cast<int>(call.kind)) +
                      " is not an operation");
   }
+  if (call.ticket) return plan_ticket(call);
   return kind_info(call.kind).plan(call, tuning);
 }
 

@@ -52,6 +52,7 @@ void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Tea
     case Algorithm::kTree:
     case Algorithm::kScatter:
     case Algorithm::kBlocks:
+    case Algorithm::kTicket:
       break;
   }
   throw std::logic_error("add_allreduce() does not implement this algorithm");
@@ -73,6 +74,7 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
     case Algorithm::kTree:
     case Algorithm::kScatter:
     case Algorithm::kBlocks:
+    case Algorithm::kTicket:
       break;
   }
   throw std::logic_error("add_allreduce() does not implement this algorithm");

@@ -9,6 +9,10 @@
 
 namespace bluecomm {
 
+// Orders a call that the library of a device carries out. The kind of `call` is that of
+// the operation; it has a ticket and no memory.
+Plan plan_ticket(const Call& call);
+
 // output = postscale * op over all members of (prescale * input), with the same bits on
 // all members. If `local_only`, only the members on this machine take part.
 Plan plan_allreduce(const Call& call, const Tuning& tuning);

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "common/gate.h"
+#include "common/status.h"
+
+namespace bluecomm {
+
+// Orders a call that the library of a device carries out: each member makes an offer,
+// and the first member, once it has all of them, answers with the call's number. As a
+// gate it opens when the library has taken the call. The dispatcher calls these
+// functions under the progress lock, so none of them blocks or calls the engine.
+class Ticket : public Gate {
+ public:
+  // A multiple of the size of any element.
+  static constexpr std::size_t kAnswerBytes = 144;
+
+  // This member's facts, as many bytes on each member.
+  virtual std::span<const std::byte> offer() const = 0;
+  // Called on the first member, with the offers of all members in their order. Writes
+  // the answer for all members. Throws std::invalid_argument if the offers do not suit
+  // one another; the call then gets no number.
+  virtual void write_answer(std::span<const std::byte> offers,
+                            std::span<std::byte> answer) = 0;
+  // Called on each member with the answer.
+  virtual void take_answer(std::span<const std::byte> answer) = 0;
+  // The operation has failed; its call must not reach the library.
+  virtual void fail(const Status& status) = 0;
+};
+
+}  // namespace bluecomm

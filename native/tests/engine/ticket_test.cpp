@@ -1,0 +1,204 @@
+// Calls that the library of a device carries out: the engine only orders them.
+#include "common/ticket.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/loss_watcher.h"
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+// A ticket of a rank. The test plays the library, which takes the call by take().
+class TestTicket final : public Ticket {
+ public:
+  explicit TestTicket(int rank, bool is_taken = true) : is_taken_(is_taken) {
+    std::memcpy(offer_.data(), &rank, sizeof rank);
+  }
+
+  std::span<const std::byte> offer() const override { return offer_; }
+  void write_answer(std::span<const std::byte> offers,
+                    std::span<std::byte> answer) override {
+    for (int member = 0; member * offer_.size() < offers.size(); ++member) {
+      int rank = -1;
+      std::memcpy(&rank, offers.subspan(member * offer_.size()).data(), sizeof rank);
+      if (rank != member) throw std::invalid_argument("the offers do not suit");
+    }
+    const int number = (*next)++;
+    std::memcpy(answer.data(), &number, sizeof number);
+  }
+  void take_answer(std::span<const std::byte> answer) override {
+    int number = -1;
+    std::memcpy(&number, answer.data(), sizeof number);
+    number_ = number;
+  }
+  void fail(const Status&) override { has_failed_ = true; }
+  std::optional<Status> poll() override {
+    if (is_broken) return Status{Code::kInternal, "the library failed", -1};
+    return is_taken_ ? std::optional<Status>(Status{}) : std::nullopt;
+  }
+
+  void take() { is_taken_ = true; }
+  int number() const { return number_; }
+  bool has_failed() const { return has_failed_; }
+
+  std::atomic<int>* next = nullptr;  // of rank 0
+  std::atomic<bool> is_broken{false};
+
+ private:
+  std::vector<std::byte> offer_ = std::vector<std::byte>(16);
+  std::atomic<bool> is_taken_;
+  std::atomic<int> number_{-1};
+  std::atomic<bool> has_failed_{false};
+};
+
+// The tickets of the ranks of one world.
+class Tickets {
+ public:
+  std::shared_ptr<TestTicket> make(int rank, bool is_taken = true) {
+    auto ticket = std::make_shared<TestTicket>(rank, is_taken);
+    ticket->next = &next_;
+    return ticket;
+  }
+  int given() const { return next_; }
+
+ private:
+  std::atomic<int> next_{0};
+};
+
+Call on_device(Engine& engine, const std::string& name, std::shared_ptr<Ticket> ticket,
+               std::int64_t count = 3) {
+  Call call = make_call(engine, Kind::kAllreduce, name, {}, {});
+  call.shape = {count};
+  call.ticket = std::move(ticket);
+  return call;
+}
+
+TEST(tickets, number_calls_when_all_ranks_have_made_them) {
+  EngineWorld world(3);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto x = tickets.make(rank);
+    const auto y = tickets.make(rank);
+    if (rank == 1) {  // waits for y before it calls x
+      CHECK_EQ(run_call(engine, on_device(engine, "y", y)).text, "");
+      CHECK_EQ(run_call(engine, on_device(engine, "x", x)).text, "");
+    } else {
+      std::vector<Call> calls;
+      calls.push_back(on_device(engine, "x", x));
+      calls.push_back(on_device(engine, "y", y));
+      CHECK_EQ(run_calls(engine, std::move(calls)).text, "");
+    }
+    CHECK_EQ(y->number(), 0);
+    CHECK_EQ(x->number(), 1);
+  });
+}
+
+TEST(tickets, end_when_the_library_has_taken_the_call) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank, false);
+    const RequestId id = engine.submit(on_device(engine, "x", ticket));
+    await([&] { return engine.done(id) || ticket->number() == 0; });
+    CHECK(!engine.wait(id, Clock::now() + 20ms).has_value());
+    CHECK_EQ(engine.pending().at(0).wish, "its GPU");
+    ticket->take();
+    CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+    engine.release(id);
+  });
+}
+
+TEST(tickets, fail_with_the_library) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank, false);
+    ticket->is_broken = true;
+    const Status status = run_call(engine, on_device(engine, "x", ticket));
+    check_failure(status, Code::kInternal, "the library failed");
+    CHECK(ticket->has_failed());
+  });
+}
+
+TEST(tickets, of_calls_that_differ_get_no_number) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank);
+    const Status status = run_call(engine, on_device(engine, "x", ticket, 3 + rank));
+    check_failure(status, Code::kMismatch, "All ranks must pass the same shape");
+    CHECK(ticket->has_failed());
+    CHECK_EQ(run_call(engine, on_device(engine, "y", tickets.make(rank))).text, "");
+  });
+  CHECK_EQ(tickets.given(), 1);
+}
+
+TEST(tickets, do_not_match_calls_on_the_host) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(3);
+    Call call = rank == 0 ? on_device(engine, "x", tickets.make(rank))
+                          : make_call(engine, Kind::kAllreduce, "x", tensor, tensor);
+    const Status status = run_call(engine, std::move(call));
+    check_failure(status, Code::kMismatch, "goes through NCCL");
+  });
+  CHECK_EQ(tickets.given(), 0);
+}
+
+TEST(tickets, with_offers_that_do_not_suit_fail_on_all_ranks) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank == 0 ? 0 : 7);
+    const Status status = run_call(engine, on_device(engine, "x", ticket));
+    check_failure(status, Code::kMismatch, "the offers do not suit");
+  });
+  CHECK_EQ(tickets.given(), 0);
+}
+
+TEST(tickets, expire_while_the_library_does_not_take_the_call) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank, false);
+    Call call = on_device(engine, "x", ticket);
+    call.deadline = Clock::now() + 20ms;
+    const Status status = run_call(engine, std::move(call));
+    CHECK(status.code == Code::kTimedOut);
+    CHECK(ticket->has_failed());
+  });
+}
+
+// Counts what it is told.
+class Losses final : public LossWatcher {
+ public:
+  void note_lost(int rank, const std::string&) override {
+    ++told;
+    last = rank;
+  }
+  std::atomic<int> told{0};
+  std::atomic<int> last{-1};
+};
+
+TEST(loss_watchers, learn_of_a_lost_rank_once_although_nothing_is_outstanding) {
+  EngineWorld world(3);
+  const auto losses = std::make_shared<Losses>();
+  world.engine(0).watch_losses(losses);
+  world.kill(2);
+  await([&] { return losses->told > 0; });
+  world.engine(0).peer_lost(2, "rank 2 was killed");
+  CHECK_EQ(losses->told.load(), 1);
+  CHECK_EQ(losses->last.load(), 2);
+}
+
+}  // namespace
+}  // namespace bluecomm::test
