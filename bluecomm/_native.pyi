@@ -119,6 +119,68 @@ class CudaDevice(metaclass=_PybindType):
     ) -> StreamPoint:
         """Copy in the order of `stream`."""
 
+class Ticket(_MadeByEngine):
+    """Orders a call that the library of a device carries out."""
+
+class LossWatcher(_MadeByEngine):
+    """Learns from the engine which ranks are lost."""
+
+class NcclLibrary(metaclass=_PybindType):
+    """NCCL: the one that the process has loaded, or else the first of the candidates.
+
+    Raises RuntimeError if there is none, or it is older than 2.14.
+    """
+
+    def __init__(self, candidates: Sequence[str]) -> None: ...
+    @property
+    def version(self) -> str: ...
+
+class NcclCall(Ticket):
+    """One call of an operation on tensors of a GPU, through NCCL."""
+
+    def follow(self, stream: int) -> Completion | None:
+        """Make later work of `stream` wait for the result, or return the failure."""
+
+    def poll(self) -> Completion | None:
+        """Return None while NCCL or the device uses the memory of the call."""
+
+    def withdraw(self) -> None:
+        """End a call that the engine has not got."""
+
+class NcclQueue(LossWatcher):
+    """Passes one rank's calls to NCCL, in the order of their numbers.
+
+    Addresses are those of a device, streams those of CUDA, as integers. All methods
+    raise RuntimeError if CUDA or NCCL does.
+    """
+
+    def __init__(
+        self, *, library: NcclLibrary, device: CudaDevice, rank: int, size: int
+    ) -> None: ...
+    def make_call(
+        self,
+        *,
+        kind: str,
+        source: int,
+        destination: int,
+        count: int,
+        dtype: str,
+        is_average: bool,
+        root: int,
+        stream: int,
+        limit_s: float,
+    ) -> NcclCall:
+        """Return a call on what `stream` has computed so far.
+
+        `count` elements are those of the input; for a reducescatter, of the result.
+        """
+
+    def failure(self) -> Completion | None:
+        """Return why no call succeeds any more, or None."""
+
+    def close(self, timeout_s: float) -> None:
+        """Finish the calls that NCCL has got, and abort them after `timeout_s`."""
+
 class _Call(Protocol):
     """See ``bluecomm.runtime.call.Call``."""
 
@@ -134,6 +196,7 @@ class _Call(Protocol):
     group_id: int
     blocking: bool
     gate: Gate | None
+    ticket: NcclCall | None
 
 _CallT = TypeVar("_CallT", bound=_Call)
 
@@ -385,6 +448,9 @@ class Engine(metaclass=_PybindType):
     def peer_lost(self, rank: int, text: str) -> None: ...
     def leave_members(self, text: str) -> None:
         """End this rank's membership: its operations fail with ``text``."""
+
+    def watch_losses(self, watcher: LossWatcher) -> None:
+        """Tell `watcher` of each lost rank, also of those that are lost already."""
 
     def next_member_change(self, timeout_s: float) -> MemberChange | None:
         """Wait for the next change; None after `timeout_s` or once it is closed.

@@ -74,6 +74,12 @@ class Config:
         "(mpi). auto uses shared memory within a machine; between machines it uses MPI "
         "in a job that MPI's launcher started, and TCP in other jobs.",
     )
+    device_transport: Literal["staged", "nccl"] = _setting(
+        "staged",
+        "Path of tensors on CUDA devices: through memory of the host (staged), or, for "
+        "the operations that gpu.md lists, through NCCL (nccl). It must be the same on "
+        "all ranks.",
+    )
     mpi_lib: str | None = _setting(
         None,
         "Path or name of the libmpi to use under mpirun or with init(comm=). Default: "

@@ -20,18 +20,25 @@ from bluecomm.device import runtime
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, Gate, StreamPoint
+    from bluecomm._native import (
+        Completion,
+        Gate,
+        NcclCall,
+        NcclLibrary,
+        NcclQueue,
+        StreamPoint,
+    )
 
-    # A copy, and the memory that it uses.
-    _Copy = tuple[StreamPoint, object]
+    # A copy or a call of NCCL, and the memory that it uses.
+    _Use = tuple[StreamPoint | NcclCall, object]
 
 _LIBCUDA = "libcuda.so.1"
 # Devices of torch without a driver that bluecomm knows: copies block the program.
 _BLOCKING_TYPES = frozenset({"mps"})
 # How often a thread looks whether a copy has ended.
 _POLL_S = 0.0001
-# With each copy, this many earlier ones are asked whether they have ended. More than
-# one, so that their number does not grow.
+# With each copy or call, this many earlier ones are asked whether they have ended. More
+# than one, so that their number does not grow.
 _ASKED = 2
 
 
@@ -156,9 +163,24 @@ class CudaStaging(Staging):
 
         self._index = index
         self._device = CudaDevice(_LIBCUDA, index)
-        # Copies that may still run.
-        self._running: collections.deque[_Copy] = collections.deque()
+        # Copies and calls that may still run.
+        self._running: collections.deque[_Use] = collections.deque()
         self._lock = threading.Lock()
+
+    @property
+    def index(self) -> int:
+        """Number of the device among those that the process sees."""
+        return self._index
+
+    def make_nccl_queue(self, library: NcclLibrary, rank: int, size: int) -> NcclQueue:
+        """Return a new queue of calls of NCCL on the device.
+
+        Raises:
+            RuntimeError: NCCL or the device cannot be used.
+        """
+        from bluecomm._native import NcclQueue
+
+        return NcclQueue(library=library, device=self._device, rank=rank, size=size)
 
     def current_stream(self) -> int:
         return runtime.current_runtime().current_stream(self._index)
@@ -181,7 +203,7 @@ class CudaStaging(Staging):
             tensor.nbytes,
             [*{self.current_stream(), *after}],
         )
-        self._keep(copy, (tensor, values))
+        self.keep(copy, (tensor, values))
         return HostCopy(values, copy)
 
     def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -201,18 +223,23 @@ class CudaStaging(Staging):
             values.data_ptr(), tensor.data_ptr(), values.nbytes, self.current_stream()
         )
         # Torch reuses the memory of `tensor` in the order of this stream.
-        self._keep(copy, values)
+        self.keep(copy, values)
 
-    def _keep(self, copy: StreamPoint, memory: object) -> None:
-        """Keep what a copy uses until it has ended, and drop that of earlier copies."""
+    def keep(self, use: StreamPoint | NcclCall, memory: object) -> None:
+        """Keep memory until a copy or call has ended, and drop that of earlier ones.
+
+        Args:
+            use: The copy or call.
+            memory: Objects that it uses.
+        """
         # Dropped without the lock, because memory may go back to the system.
-        ended: list[_Copy] = []
+        ended: list[_Use] = []
         with self._lock:
             for _ in range(min(_ASKED, len(self._running))):
                 earlier = self._running.popleft()
                 is_running = earlier[0].poll() is None
                 (self._running if is_running else ended).append(earlier)
-            self._running.append((copy, memory))
+            self._running.append((use, memory))
 
 
 class BlockingStaging(Staging):

@@ -13,6 +13,7 @@ from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
+from bluecomm.ops.nccl_call import goes_through_nccl, make_nccl_call
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -48,7 +49,7 @@ def start(
     In place, the result is written to ``tensor`` itself (a tensor that is not
     contiguous is copied on the way in and out). Otherwise it is written to ``output``,
     which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
-    no ``output``. A tensor on a device is copied to the host and back.
+    no ``output``. A tensor on a device goes through NCCL, or to the host and back.
 
     If ``tensor`` requires grad, so does the result, and ``adjoint`` makes the gradient.
 
@@ -72,7 +73,21 @@ def start(
         staging = staging_of(source)
         if staging is not None:
             target = tensor if in_place else output
-            call = _staged_call(staging, kind, dtype, source, target, rows)
+            if goes_through_nccl(comm, staging, kind, dtype, source.shape, parameters):
+                result, end = _on_device(staging, source, target, rows)
+                call = make_nccl_call(
+                    comm,
+                    staging,
+                    kind,
+                    dtype,
+                    source,
+                    result,
+                    end,
+                    parameters,
+                    timeout_s,
+                )
+            else:
+                call = _staged_call(staging, kind, dtype, source, target, rows)
         elif in_place:
             call = _call_in_place(kind, dtype, source, tensor, keeps_input=keeps_input)
         else:
@@ -90,6 +105,8 @@ def start(
         handle = start_tracked(comm, call, tensor, adjoint)
         return written_to(tensor, handle) if form.in_place else handle
     except Exception as error:
+        if call is not None and call.ticket is not None and not call.is_submitted:
+            call.ticket.withdraw()
         refuse_start(comm, kind, name, parameters, call, error)
         raise
 
@@ -226,6 +243,30 @@ def _staged_call(
     call = _call(kind, dtype, copy.values, result, source, finish)
     call.gate = copy.gate
     return call
+
+
+def _on_device(
+    staging: Staging,
+    source: torch.Tensor,
+    target: torch.Tensor | None,
+    rows: int | None,
+) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
+    """Return contiguous memory on the device, and what makes the result from it.
+
+    Args:
+        staging: Staging of the device.
+        source: Contiguous input.
+        target: As in ``_staged_call``; the input itself, or apart from it.
+        rows: As in ``start``.
+    """
+    if target is None:
+        shape = source.shape if rows is None else (rows, *source.shape[1:])
+        target = staging.empty(shape, source.dtype)
+    is_plain = not target.is_conj() and not target.is_neg()
+    if target.is_contiguous() and is_plain:
+        return target, _written_back(target, target)
+    result = staging.empty(target.shape, target.dtype)
+    return result, _written_back(target, result)
 
 
 def _moved(

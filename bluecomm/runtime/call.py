@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from bluecomm._native import Gate, Parameters
+    from bluecomm._native import Gate, NcclCall, Parameters
 
 Result = TypeVar("Result")
 
@@ -50,6 +50,8 @@ class Call(Generic[Result]):
             survives losses; otherwise 0.
         gate: Opens when the input has been written; ``None`` if it has been already.
             Sends and receives have none.
+        ticket: Orders the call if NCCL carries it out, and ``None`` if the engine does.
+            Such a call has no memory.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
         is_standing: Whether it waits for a message that may come at any time, so that
@@ -73,6 +75,7 @@ class Call(Generic[Result]):
         "parameters",
         "shape",
         "source",
+        "ticket",
         "timeout_s",
     )
 
@@ -98,6 +101,7 @@ class Call(Generic[Result]):
         self.parameters: Parameters | None = None
         self.blocking = False
         self.gate: Gate | None = None
+        self.ticket: NcclCall | None = None
         self.group_id = 0
         self.limit_s = 0.0
         self.contributors = 0

@@ -23,6 +23,7 @@ class PeerRecord:
     ranks_per_machine: int | None
     topology: str
     encryption: str
+    device_transport: str
 
 
 def meet_peers(
@@ -48,6 +49,9 @@ def meet_peers(
         mine, peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
     )
     _check_agreement(mine, peers, "encryption", "BLUECOMM_ENCRYPTION differs")
+    _check_agreement(
+        mine, peers, "device_transport", "BLUECOMM_DEVICE_TRANSPORT differs"
+    )
     return peers
 
 

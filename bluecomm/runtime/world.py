@@ -17,6 +17,7 @@ from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.member_feed import MemberFeed
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.monitor import Monitor
+from bluecomm.runtime.nccl_calls import NcclCalls
 from bluecomm.runtime.notice import Notice
 from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.process_sets import ProcessSets
@@ -82,6 +83,7 @@ class World(Requests):
         self.unchanged_calls = UnchangedCalls()
         self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
+        self.nccl_calls = NcclCalls(self)
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
         )
@@ -118,6 +120,7 @@ class World(Requests):
             ranks_per_machine=self.config.ranks_per_machine,
             topology=topology,
             encryption=self.config.encryption,
+            device_transport=self.config.device_transport,
         )
         return meet_peers(self.rendezvous, self.config, mine)
 
@@ -268,9 +271,15 @@ class World(Requests):
             self._engine.tell_failing(what)
 
     @contextlib.contextmanager
-    def _closing(self) -> Iterator[None]:
+    def _closing(self, device_s: float) -> Iterator[None]:
+        """End all threads of the world.
+
+        Args:
+            device_s: Time for the calls that NCCL has got.
+        """
         self._is_ending = True
         self._monitor.close()
+        self.nccl_calls.close(device_s)
         if self.member_feed is not None:
             self.member_feed.stop()
         yield
@@ -282,7 +291,7 @@ class World(Requests):
     def retire(self) -> None:
         """Say goodbye to the peers and end the engine, but stay in the job."""
         if not self._closed and os.getpid() == self.pid:
-            with self._closing():
+            with self._closing(_CLOSE_TIMEOUT_S):
                 self._engine.close(_CLOSE_TIMEOUT_S)
                 self._engine.take_late_failure()
 
@@ -297,7 +306,7 @@ class World(Requests):
         if self._closed or os.getpid() != self.pid:
             return
         last_words_s = _LAST_WORDS_S if self._told_failing else 0.0
-        with self._closing():
+        with self._closing(_CLOSE_TIMEOUT_S if orderly else 0.0):
             self._engine.close(_CLOSE_TIMEOUT_S if orderly else last_words_s)
             if late := self._engine.take_late_failure():
                 _log.warning("rank %d ends, but %s", self.rank, late.text)

@@ -86,6 +86,7 @@ struct Attributes {
   Attribute group_id{"group_id"};
   Attribute blocking{"blocking"};
   Attribute gate{"gate"};
+  Attribute ticket{"ticket"};
 };
 
 std::span<std::byte> read_span(const py::object& span) {
@@ -140,6 +141,9 @@ Call parse_operation(py::handle call, Kind kind) {
   read_destination(attributes.destination.of(call), result);
   if (const py::object gate = attributes.gate.of(call); !gate.is_none()) {
     result.gate = gate.cast<std::shared_ptr<Gate>>();
+  }
+  if (const py::object ticket = attributes.ticket.of(call); !ticket.is_none()) {
+    result.ticket = ticket.cast<std::shared_ptr<Ticket>>();
   }
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {

@@ -11,6 +11,7 @@
 
 #include "bindings/arguments.h"
 #include "bindings/byte_buffer.h"
+#include "bindings/py_cuda_device.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
 #include "common/gate.h"
@@ -28,12 +29,6 @@ using device::CudaStream;
 using device::PinnedBlock;
 using device::PinnedMemory;
 using device::StreamPoint;
-
-// A device and the host memory that is copied from and to it.
-struct PyCudaDevice {
-  std::shared_ptr<CudaDevice> device;
-  std::shared_ptr<PinnedMemory> memory;
-};
 
 // A block that Python owns. It keeps the GIL unless the block goes back to the system.
 struct PyPinnedBlock {

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_native, module, py::mod_gil_not_used()) {
   bluecomm::bindings::register_recorder(module);
   bluecomm::bindings::register_mpi(module);
   bluecomm::bindings::register_device(module);
+  bluecomm::bindings::register_nccl(module);
   bluecomm::bindings::register_call(module);
   bluecomm::bindings::register_engine(module);
   bluecomm::bindings::register_window(module);

@@ -45,13 +45,7 @@ CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
   driver_->check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
   driver_->check(cuda.context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
   try {
-    const ContextScope scope(*this);
-    int least = 0;
-    int greatest = 0;
-    driver_->check(cuda.stream_priorities(&least, &greatest),
-                   "cuCtxGetStreamPriorityRange");
-    driver_->check(cuda.stream_create(&to_host_, kStreamNonBlocking, greatest),
-                   "cuStreamCreateWithPriority");
+    to_host_ = create_stream();
   } catch (const CudaError&) {
     cuda.context_release(device_);
     throw;
@@ -60,13 +54,41 @@ CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
 
 CudaDevice::~CudaDevice() {
   if (in_child()) return;
+  destroy_stream(to_host_);
+  driver_->call().context_release(device_);
+}
+
+CudaStream CudaDevice::create_stream() const {
+  const ContextScope scope(*this);
+  const CudaFunctions& cuda = driver_->call();
+  int least = 0;
+  int greatest = 0;
+  driver_->check(cuda.stream_priorities(&least, &greatest),
+                 "cuCtxGetStreamPriorityRange");
+  CudaStream stream = nullptr;
+  driver_->check(cuda.stream_create(&stream, kStreamNonBlocking, greatest),
+                 "cuStreamCreateWithPriority");
+  return stream;
+}
+
+void CudaDevice::destroy_stream(CudaStream stream) const noexcept {
   try {
     const ContextScope scope(*this);
-    driver_->call().stream_destroy(to_host_);
+    driver_->call().stream_destroy(stream);
   } catch (const CudaError&) {
-    // CUDA has ended before this object.
+    // CUDA has ended before this object, or this process is a fork.
   }
-  driver_->call().context_release(device_);
+}
+
+std::shared_ptr<StreamPoint> CudaDevice::point_behind(CudaStream stream) const {
+  const ContextScope scope(*this);
+  check_not_capturing(stream);
+  return std::make_shared<StreamPoint>(shared_from_this(), stream);
+}
+
+void CudaDevice::wait_for(const StreamPoint& point, CudaStream stream) const {
+  const ContextScope scope(*this);
+  point.precede(stream);
 }
 
 std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(

@@ -32,6 +32,17 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
                                               DeviceAddress to,
                                               CudaStream stream) const;
 
+  // Returns the point behind what `stream` has been given so far. Throws CudaError,
+  // also while it captures a CUDA graph.
+  std::shared_ptr<StreamPoint> point_behind(CudaStream stream) const;
+  // Makes the later work of `stream` wait for a point of this device. Throws CudaError.
+  void wait_for(const StreamPoint& point, CudaStream stream) const;
+
+  // Creates a stream of the highest priority, which does not wait for the default
+  // stream. The caller destroys it. Throws CudaError.
+  CudaStream create_stream() const;
+  void destroy_stream(CudaStream stream) const noexcept;
+
   const CudaDriver& driver() const { return *driver_; }
   // Returns a text such as "CUDA device 0".
   std::string name() const;

@@ -31,6 +31,7 @@ def test_ranks_that_disagree_are_an_error_that_names_both_settings():
         ranks_per_machine=None,
         topology="",
         encryption="full",
+        device_transport="staged",
     )
     rendezvous = TwoRanks()
     try:

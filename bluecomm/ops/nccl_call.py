@@ -1,0 +1,149 @@
+"""Makes the calls that go through NCCL, from tensors on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from bluecomm.device.staging import CudaStaging, Staging
+from bluecomm.runtime import Communicator
+from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.communicator import check_timeout
+from bluecomm.runtime.failure import failure
+
+if TYPE_CHECKING:
+    from bluecomm._native import Completion, Parameters
+
+# Types that NCCL adds.
+_ADDED = frozenset(
+    {
+        *("float16", "bfloat16", "float32", "float64"),
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
+    }
+)
+
+
+def goes_through_nccl(
+    comm: Communicator,
+    staging: Staging,
+    kind: str,
+    dtype: str,
+    shape: torch.Size,
+    parameters: Parameters | None,
+) -> bool:
+    """Return whether NCCL carries out a call; otherwise its tensor is staged.
+
+    The answer is the same on all ranks whose calls match.
+
+    Args:
+        comm: Ranks that take part.
+        staging: Staging of the tensor's device.
+        kind: The engine's name of the operation.
+        dtype: The engine's name of the element type.
+        shape: Shape of the tensor.
+        parameters: Parameters of the kind.
+    """
+    world = comm.world
+    if (
+        world.config.device_transport != "nccl"
+        or not isinstance(staging, CudaStaging)
+        or not comm.is_world
+        or not 1 < comm.size == world.size
+        or world.members.survives_losses
+        or parameters is None
+        or not shape.numel()
+    ):
+        return False
+    if kind == "broadcast":
+        return True
+    adds = (
+        dtype in _ADDED
+        and parameters.op in ("sum", "average")
+        and parameters.prescale == parameters.postscale == 1.0
+        and not parameters.splits
+        and not parameters.local_only
+    )
+    if kind == "reducescatter":
+        return adds and shape[0] % comm.size == 0
+    return adds and kind == "allreduce"
+
+
+def make_nccl_call(
+    comm: Communicator,
+    staging: Staging,
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    finish: Callable[[int], torch.Tensor],
+    parameters: Parameters | None,
+    timeout_s: float | None,
+) -> Call[torch.Tensor]:
+    """Return a call whose ticket NCCL's queue carries out; see ``goes_through_nccl``.
+
+    Args:
+        comm: As in ``goes_through_nccl``.
+        staging: As in ``goes_through_nccl``.
+        kind: As in ``goes_through_nccl``.
+        dtype: As in ``goes_through_nccl``.
+        source: Contiguous tensor on the device.
+        destination: Contiguous tensor on the device for the result; ``source`` itself,
+            or apart from it.
+        finish: Makes the result, on the current stream, when ``destination`` is filled
+            in the order of that stream.
+        parameters: As in ``goes_through_nccl``.
+        timeout_s: Deadline that the caller gave.
+
+    Raises:
+        RuntimeError: NCCL or the device cannot be used, or the current stream captures
+            a CUDA graph.
+        ValueError: Calls before were on another device, or ``timeout_s`` is not above
+            0.
+        BluecommError: An earlier failure has ended the communicator of NCCL.
+    """
+    assert isinstance(staging, CudaStaging)
+    assert parameters is not None
+    world = comm.world
+    if timeout_s is not None:
+        check_timeout(kind, timeout_s)
+    limit_s = world.config.operation_timeout_s if timeout_s is None else timeout_s
+    queue = world.nccl_calls.queue_of(staging)
+    call: Call[torch.Tensor]
+
+    def raise_if_failed(failed: Completion | None) -> None:
+        if failed is not None:
+            raise failure(
+                failed,
+                kind=kind,
+                name=call.name or "",
+                rank=world.rank,
+                timeout_s=limit_s,
+            )
+
+    def finish_on_stream(number: int) -> torch.Tensor:
+        raise_if_failed(ticket.follow(staging.current_stream()))
+        return finish(number)
+
+    keep = (source, destination)
+    call = Call(kind, dtype, source.shape, NO_MEMORY, NO_MEMORY, keep, finish_on_stream)
+    raise_if_failed(queue.failure())
+    if kind == "broadcast":
+        count, dtype = source.nbytes, "uint8"
+    else:
+        count = source.numel() if kind == "allreduce" else destination.numel()
+    ticket = queue.make_call(
+        kind=kind,
+        source=source.data_ptr(),
+        destination=destination.data_ptr(),
+        count=count,
+        dtype=dtype,
+        is_average=parameters.op == "average",
+        root=parameters.root,
+        stream=staging.current_stream(),
+        limit_s=float(limit_s),
+    )
+    staging.keep(ticket, keep)
+    call.ticket = ticket
+    return call

@@ -1,0 +1,87 @@
+"""The calls of one world that go through NCCL.
+
+docs/notes/nccl-backend.md describes their states, and the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from bluecomm.device.nccl import nccl_library
+
+if TYPE_CHECKING:
+    from bluecomm._native import Engine, NcclQueue
+    from bluecomm.device.staging import CudaStaging
+
+_log = logging.getLogger("bluecomm")
+
+
+class QueueOwner(Protocol):
+    """The attributes of a world that its queue needs."""
+
+    rank: int
+    size: int
+
+    @property
+    def engine(self) -> Engine:
+        """The native engine, which tells the queue of lost ranks."""
+
+    def check_usable(self) -> None:
+        """Raise ``ShutdownError`` unless operations can run."""
+
+
+class NcclCalls:
+    """The queue of this rank's calls of NCCL, which is made with the first one.
+
+    Args:
+        world: World whose ranks take part.
+    """
+
+    def __init__(self, world: QueueOwner) -> None:
+        self._world = world
+        self._lock = threading.Lock()
+        self._queue: NcclQueue | None = None
+        self._staging: CudaStaging | None = None
+
+    def queue_of(self, staging: CudaStaging) -> NcclQueue:
+        """Return the queue, on the device of ``staging``.
+
+        Raises:
+            RuntimeError: NCCL or the device cannot be used.
+            ValueError: The calls before were on another device.
+            ShutdownError: After ``shutdown``.
+        """
+        world = self._world
+        with self._lock:
+            world.check_usable()
+            if self._queue is None:
+                library = nccl_library()
+                queue = staging.make_nccl_queue(library, world.rank, world.size)
+                world.engine.watch_losses(queue)
+                self._queue, self._staging = queue, staging
+                _log.info(
+                    "rank %d: allreduce, broadcast and reducescatter of tensors on "
+                    "CUDA device %d go through NCCL %s, other operations through the "
+                    "host",
+                    world.rank,
+                    staging.index,
+                    library.version,
+                )
+            elif staging is not self._staging:
+                assert self._staging is not None
+                raise ValueError(
+                    f"rank {world.rank} calls NCCL on CUDA device "
+                    f"{self._staging.index}, but this tensor is on device "
+                    f"{staging.index}; call "
+                    "torch.cuda.set_device(bluecomm.local_rank()) first, and make all "
+                    "tensors on that device"
+                )
+            return self._queue
+
+    def close(self, timeout_s: float) -> None:
+        """Finish the calls that NCCL has got, and abort them after ``timeout_s``."""
+        with self._lock:
+            if self._queue is not None:
+                self._queue.close(timeout_s)

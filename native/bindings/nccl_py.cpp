@@ -1,0 +1,101 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/arguments.h"
+#include "bindings/py_cuda_device.h"
+#include "bindings/register.h"
+#include "bindings/release_gil.h"
+#include "common/loss_watcher.h"
+#include "common/ticket.h"
+#include "device/nccl_call.h"
+#include "device/nccl_library.h"
+#include "device/nccl_queue.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+using device::NcclCall;
+using device::NcclLibrary;
+using device::NcclQueue;
+using device::NcclWork;
+
+NcclWork::Function parse_nccl_function(std::string_view kind) {
+  if (kind == "allreduce") return NcclWork::Function::kAllReduce;
+  if (kind == "broadcast") return NcclWork::Function::kBroadcast;
+  if (kind == "reducescatter") return NcclWork::Function::kReduceScatter;
+  throw std::invalid_argument("NCCL has no function for " + std::string(kind));
+}
+
+std::shared_ptr<NcclCall> make_call(NcclQueue& self, std::string_view kind,
+                                    std::uint64_t source, std::uint64_t destination,
+                                    std::size_t count, std::string_view dtype,
+                                    bool is_average, int root, std::uintptr_t stream,
+                                    double limit_s) {
+  NcclWork work;
+  work.function = parse_nccl_function(kind);
+  work.from = source;
+  work.to = destination;
+  work.count = count;
+  const std::optional<int> type = device::nccl_type(parse_dtype(dtype));
+  if (!type) throw std::invalid_argument("NCCL cannot add " + std::string(dtype));
+  work.type = *type;
+  work.is_average = is_average;
+  work.root = root;
+  const ReleaseGil unlocked;
+  return self.make_call(work, reinterpret_cast<device::CudaStream>(stream),
+                        NcclCall::Limit(limit_s));
+}
+
+}  // namespace
+
+void register_nccl(py::module_& module) {
+  using py::arg;
+  py::class_<Ticket, std::shared_ptr<Ticket>>(module, "Ticket");
+  py::class_<LossWatcher, std::shared_ptr<LossWatcher>>(module, "LossWatcher");
+  py::class_<NcclLibrary, std::shared_ptr<NcclLibrary>>(module, "NcclLibrary")
+      .def(py::init(&device::open_nccl), arg("candidates"),
+           py::call_guard<ReleaseGil>())
+      .def_property_readonly("version", [](const NcclLibrary& self) {
+        return device::describe_nccl_version(self.version());
+      });
+  py::class_<NcclCall, Ticket, std::shared_ptr<NcclCall>>(module, "NcclCall")
+      .def(
+          "follow",
+          [](const NcclCall& self, std::uintptr_t stream) {
+            return self.follow(reinterpret_cast<device::CudaStream>(stream));
+          },
+          arg("stream"), py::call_guard<ReleaseGil>())
+      .def("poll",
+           [](const NcclCall& self) {
+             return self.has_ended() ? std::optional<Status>(Status{}) : std::nullopt;
+           })
+      .def("withdraw", &NcclCall::withdraw);
+  py::class_<NcclQueue, LossWatcher, std::shared_ptr<NcclQueue>>(module, "NcclQueue")
+      .def(py::init([](std::shared_ptr<NcclLibrary> library, const PyCudaDevice& device,
+                       int rank, int size) {
+             return NcclQueue::open(std::move(library), device.device, rank, size);
+           }),
+           py::kw_only(), arg("library"), arg("device"), arg("rank"), arg("size"),
+           py::call_guard<ReleaseGil>())
+      .def("make_call", &make_call, py::kw_only(), arg("kind"), arg("source"),
+           arg("destination"), arg("count"), arg("dtype"), arg("is_average"),
+           arg("root"), arg("stream"), arg("limit_s"))
+      .def("failure", &NcclQueue::failure)
+      .def(
+          "close",
+          [](NcclQueue& self, double timeout_s) { self.close(to_duration(timeout_s)); },
+          arg("timeout_s"), py::call_guard<ReleaseGil>());
+}
+
+}  // namespace bluecomm::bindings

@@ -1,0 +1,102 @@
+// The states of one call through NCCL. The engine calls the functions of the ticket
+// under its progress lock, the thread of the queue those that change the state, and
+// threads of the program the others. No lock is held while the queue is called.
+#include "device/nccl_call.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "device/nccl_queue.h"
+
+namespace bluecomm::device {
+
+NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work,
+                   std::shared_ptr<StreamPoint> ready, Limit limit)
+    : queue_(queue),
+      device_(queue->device()),
+      offer_(queue->offer()),
+      work_(work),
+      ready_(std::move(ready)),
+      limit_(limit) {}
+
+void NcclCall::write_answer(std::span<const std::byte> offers,
+                            std::span<std::byte> answer) {
+  if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
+    queue->write_answer(offers, answer);
+  } else {
+    throw std::runtime_error("the queue of NCCL has ended");
+  }
+}
+
+void NcclCall::take_answer(std::span<const std::byte> answer) {
+  if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
+    queue->add(shared_from_this(), answer);
+  } else {
+    throw std::runtime_error("the queue of NCCL has ended");
+  }
+}
+
+void NcclCall::fail(const Status& status) {
+  set_failed(status);
+  if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
+    queue->note_failed_ticket(status);
+  }
+}
+
+std::optional<Status> NcclCall::poll() {
+  const LockGuard lock(mutex_);
+  switch (state_) {
+    case State::kWaiting:
+      return std::nullopt;
+    case State::kIssued:
+      return Status{};
+    case State::kFailed:
+      break;
+  }
+  return status_;
+}
+
+std::optional<Status> NcclCall::follow(CudaStream stream) const {
+  std::shared_ptr<StreamPoint> done;
+  {
+    const LockGuard lock(mutex_);
+    if (state_ == State::kFailed) return status_;
+    done = done_;
+  }
+  if (!done) return Status{Code::kInternal, "NCCL has not got the call yet", -1};
+  device_->wait_for(*done, stream);
+  return std::nullopt;
+}
+
+bool NcclCall::has_ended() const {
+  const LockGuard lock(mutex_);
+  return state_ != State::kWaiting && !is_in_use_;
+}
+
+bool NcclCall::begin() {
+  const LockGuard lock(mutex_);
+  is_in_use_ = state_ == State::kWaiting;
+  return is_in_use_;
+}
+
+void NcclCall::set_issued(std::shared_ptr<StreamPoint> done) {
+  const LockGuard lock(mutex_);
+  if (state_ != State::kWaiting) return;
+  state_ = State::kIssued;
+  done_ = std::move(done);
+}
+
+void NcclCall::set_failed(const Status& status) {
+  const LockGuard lock(mutex_);
+  // The result of a call that has ended is right.
+  if (state_ == State::kFailed || (state_ == State::kIssued && !is_in_use_)) return;
+  state_ = State::kFailed;
+  status_ = status;
+}
+
+void NcclCall::set_ended() {
+  const LockGuard lock(mutex_);
+  is_in_use_ = false;
+}
+
+}  // namespace bluecomm::device

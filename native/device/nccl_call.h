@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/mutex.h"
+#include "common/status.h"
+#include "common/ticket.h"
+#include "device/cuda_device.h"
+#include "device/nccl_comm.h"
+#include "device/stream_point.h"
+
+namespace bluecomm::device {
+
+class NcclQueue;
+
+// One call of an operation on tensors of a GPU, through NCCL: the engine's ticket, an
+// entry of the queue, and the program's result. docs/notes/nccl-backend.md has its
+// states. Thread-safe.
+class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCall> {
+ public:
+  using Limit = std::chrono::duration<double>;
+
+  // The input has been written at `ready`. NCCL may take `limit` for the call alone.
+  NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work,
+           std::shared_ptr<StreamPoint> ready, Limit limit);
+
+  // Ticket and Gate.
+  std::span<const std::byte> offer() const override { return offer_; }
+  void write_answer(std::span<const std::byte> offers,
+                    std::span<std::byte> answer) override;
+  void take_answer(std::span<const std::byte> answer) override;
+  void fail(const Status& status) override;
+  std::optional<Status> poll() override;
+
+  // For the program, once the operation has ended. Makes the later work of `stream`
+  // wait for the result, or returns the failure. Throws CudaError.
+  std::optional<Status> follow(CudaStream stream) const;
+  // Returns whether neither NCCL nor the device uses the memory of the call any more.
+  bool has_ended() const;
+  // The engine has not got the call, so nothing will use its memory.
+  void withdraw() { set_failed({Code::kInternal, "the call was not started", -1}); }
+
+  // For the thread of the queue. Between begin() and set_ended() the memory is in use.
+  // Returns false if the call has failed already.
+  bool begin();
+  void set_issued(std::shared_ptr<StreamPoint> done);
+  void set_failed(const Status& status);
+  void set_ended();
+  const NcclWork& work() const { return work_; }
+  const StreamPoint& ready() const { return *ready_; }
+  Limit limit() const { return limit_; }
+
+ private:
+  enum class State : std::uint8_t { kWaiting, kIssued, kFailed };
+
+  const std::weak_ptr<NcclQueue> queue_;
+  const std::shared_ptr<const CudaDevice> device_;
+  const std::vector<std::byte> offer_;
+  const NcclWork work_;
+  const std::shared_ptr<StreamPoint> ready_;
+  const Limit limit_;
+  mutable Mutex mutex_;
+  State state_ GUARDED_BY(mutex_) = State::kWaiting;
+  bool is_in_use_ GUARDED_BY(mutex_) = false;
+  Status status_ GUARDED_BY(mutex_);                      // of kFailed
+  std::shared_ptr<StreamPoint> done_ GUARDED_BY(mutex_);  // of kIssued
+};
+
+}  // namespace bluecomm::device

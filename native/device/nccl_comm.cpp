@@ -1,0 +1,78 @@
+#include "device/nccl_comm.h"
+
+#include <utility>
+
+namespace bluecomm::device {
+namespace {
+
+// Constants of NCCL's interface.
+constexpr unsigned kConfigMagic = 0xcafebeef;
+constexpr unsigned kConfigVersion = 21400;
+constexpr int kNcclSum = 0;
+constexpr int kNcclAverage = 4;
+
+}  // namespace
+
+NcclComm::NcclComm(std::shared_ptr<const NcclLibrary> library, const NcclId& id,
+                   int rank, int size)
+    : library_(std::move(library)) {
+  NcclConfig config{sizeof(NcclConfig), kConfigMagic, kConfigVersion, 0};
+  const int result = library_->call().init_rank(&comm_, size, id, rank, &config);
+  try {
+    library_->check(result, "ncclCommInitRankConfig", comm_);
+  } catch (const NcclError&) {
+    abort();
+    throw;
+  }
+}
+
+NcclComm::~NcclComm() { abort(); }
+
+bool NcclComm::is_settled() {
+  int state = kNcclSuccess;
+  library_->check(library_->call().get_async_error(comm_, &state),
+                  "ncclCommGetAsyncError", comm_);
+  library_->check(state, "NCCL's communicator", comm_);
+  return state == kNcclSuccess;
+}
+
+void NcclComm::start(const NcclWork& work, CudaStream stream) {
+  const NcclFunctions& nccl = library_->call();
+  const auto* const from = reinterpret_cast<const void*>(work.from);
+  auto* const to = reinterpret_cast<void*>(work.to);
+  const int reduction = work.is_average ? kNcclAverage : kNcclSum;
+  switch (work.function) {
+    case NcclWork::Function::kAllReduce:
+      library_->check(
+          nccl.all_reduce(from, to, work.count, work.type, reduction, comm_, stream),
+          "ncclAllReduce", comm_);
+      return;
+    case NcclWork::Function::kBroadcast:
+      library_->check(
+          nccl.broadcast(from, to, work.count, work.type, work.root, comm_, stream),
+          "ncclBroadcast", comm_);
+      return;
+    case NcclWork::Function::kReduceScatter:
+      library_->check(nccl.reduce_scatter(from, to, work.count, work.type, reduction,
+                                          comm_, stream),
+                      "ncclReduceScatter", comm_);
+      return;
+  }
+}
+
+void NcclComm::finalize() {
+  library_->check(library_->call().finalize(comm_), "ncclCommFinalize", comm_);
+}
+
+void NcclComm::destroy() {
+  const NcclHandle comm = std::exchange(comm_, nullptr);
+  library_->check(library_->call().destroy(comm), "ncclCommDestroy", nullptr);
+}
+
+void NcclComm::abort() noexcept {
+  if (const NcclHandle comm = std::exchange(comm_, nullptr)) {
+    library_->call().abort(comm);
+  }
+}
+
+}  // namespace bluecomm::device

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device/cuda_driver.h"
+#include "device/nccl_library.h"
+
+namespace bluecomm::device {
+
+// One operation of NCCL: its memory on the device, and what NCCL does with it.
+struct NcclWork {
+  enum class Function : std::uint8_t { kAllReduce, kBroadcast, kReduceScatter };
+
+  Function function = Function::kAllReduce;
+  DeviceAddress from = 0;
+  DeviceAddress to = 0;
+  std::size_t count = 0;    // elements: of the input, kReduceScatter: of the output
+  int type = 0;             // NCCL's value
+  bool is_average = false;  // instead of the sum
+  int root = 0;             // kBroadcast
+};
+
+// A communicator of NCCL that does not block: after each call that starts something,
+// poll is_settled() before the next one. The context of its device is current in each
+// call. Used by one thread at a time.
+class NcclComm {
+ public:
+  // Begins to connect the ranks, which pass the same id. Throws NcclError.
+  NcclComm(std::shared_ptr<const NcclLibrary> library, const NcclId& id, int rank,
+           int size);
+  // Aborts, unless destroy() or abort() has been called.
+  ~NcclComm();
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  // Returns whether what was started is no longer in progress. Throws NcclError once
+  // the communicator has failed, perhaps because of another rank.
+  bool is_settled();
+  // Adds an operation to `stream`. Its work is there once the communicator has settled.
+  // Throws NcclError.
+  void start(const NcclWork& work, CudaStream stream);
+  // Ends the communicator in order: finalize(), is_settled(), destroy().
+  void finalize();
+  void destroy();
+  // Ends all operations, also those that the device is running.
+  void abort() noexcept;
+
+ private:
+  const std::shared_ptr<const NcclLibrary> library_;
+  NcclHandle comm_ = nullptr;
+};
+
+}  // namespace bluecomm::device

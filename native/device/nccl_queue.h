@@ -1,0 +1,117 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/loss_watcher.h"
+#include "common/mutex.h"
+#include "common/status.h"
+#include "device/cuda_device.h"
+#include "device/nccl_call.h"
+#include "device/nccl_comm.h"
+#include "device/nccl_library.h"
+
+namespace bluecomm::device {
+
+// Passes one rank's calls to NCCL in the order of their numbers, on a thread and a
+// stream of its own. The thread alone uses the communicator. It aborts the communicator
+// when a rank is lost, a call fails on this rank alone, or the device takes too long;
+// from then on there is a failure(), and all calls fail. Thread-safe; only close()
+// blocks.
+class NcclQueue final : public LossWatcher,
+                        public std::enable_shared_from_this<NcclQueue> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Starts the thread. In a forked child the object is leaked. Throws CudaError or
+  // NcclError.
+  static std::shared_ptr<NcclQueue> open(std::shared_ptr<const NcclLibrary> library,
+                                         std::shared_ptr<const CudaDevice> device,
+                                         int rank, int size);
+  // Aborts, unless close() has been called.
+  ~NcclQueue() override;
+
+  // Returns a call on what `stream` has computed so far. Throws CudaError.
+  std::shared_ptr<NcclCall> make_call(const NcclWork& work, CudaStream stream,
+                                      NcclCall::Limit limit);
+  // The reason why no call succeeds any more.
+  std::optional<Status> failure() const;
+  // Fails the calls that NCCL has not got, finishes the others, and ends the
+  // communicator; aborts it after `limit`.
+  void close(Clock::duration limit);
+
+  // LossWatcher.
+  void note_lost(int rank, const std::string& reason) override;
+
+  // For calls.
+  const std::shared_ptr<const CudaDevice>& device() const { return device_; }
+  std::vector<std::byte> offer() const;
+  void write_answer(std::span<const std::byte> offers, std::span<std::byte> answer);
+  void add(std::shared_ptr<NcclCall> call, std::span<const std::byte> answer);
+  void note_failed_ticket(const Status& status);
+
+ private:
+  struct Numbered {
+    std::shared_ptr<NcclCall> call;
+    NcclId id;  // of the communicator
+  };
+  struct Issued {
+    std::shared_ptr<NcclCall> call;
+    std::shared_ptr<StreamPoint> done;
+  };
+
+  NcclQueue(std::shared_ptr<const NcclLibrary> library,
+            std::shared_ptr<const CudaDevice> device, int rank, int size);
+  void fail(Status status);
+
+  // The thread's functions.
+  void run();
+  bool goes_on() const;
+  std::optional<Numbered> take_next();
+  void wait_for_change();
+  void issue(const Numbered& next);
+  bool settle();
+  void watch();
+  void watch_oldest();
+  void give_up();
+  void end();
+  void finalize(Clock::time_point deadline);
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::shared_ptr<const CudaDevice> device_;
+  const int rank_;
+  const int size_;
+  const CudaStream stream_;
+  NcclId id_;  // of the communicator to be made; on rank 0 only
+
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::uint64_t next_number_ GUARDED_BY(mutex_) = 0;  // rank 0 only
+  std::uint64_t next_to_issue_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Numbered> numbered_ GUARDED_BY(mutex_);
+  std::optional<Status> failure_ GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> stop_at_ GUARDED_BY(mutex_);
+
+  // Used by the thread only.
+  std::unique_ptr<NcclComm> comm_;
+  std::deque<Issued> issued_;
+  Clock::time_point oldest_since_{};  // when the first of them became the first
+  // Calls that NCCL had got when the communicator was aborted, and the point at which
+  // the device has left them.
+  std::vector<std::shared_ptr<NcclCall>> aborted_;
+  std::shared_ptr<StreamPoint> aborted_until_;
+  bool has_given_up_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace bluecomm::device

@@ -1,0 +1,272 @@
+"""Operations through NCCL on the fake's tensors, compared with those on the host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.runtime import current_communicator
+from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.ranks import RankFailure, run_ranks
+
+pytestmark = pytest.mark.mp
+RANKS = 3
+NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
+
+OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
+    "allreduce": lambda x: bf.allreduce(x),
+    "sum": lambda x: bf.allreduce(x, op=bf.Sum),
+    "allreduce_": lambda x: bf.allreduce_(x.clone()),
+    "bfloat16": lambda x: bf.allreduce(x.bfloat16(), op=bf.Sum),
+    "int64": lambda x: bf.allreduce(x.long(), op=bf.Sum),
+    "fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
+    "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
+    "broadcast": lambda x: bf.broadcast(x, 1),
+    "broadcast_": lambda x: bf.broadcast_(x.clone(), 2),
+    "broadcast, bool": lambda x: bf.broadcast(x > 0, 1),
+    "reducescatter": lambda x: bf.reducescatter(x, op=bf.Sum),
+    "reducescatter, out": lambda x: bf.reducescatter(x, out=torch.zeros(2, 5)),
+    "grouped": lambda x: bf.grouped_allreduce([x, x[:1]], op=bf.Sum),
+    "gradient": lambda x: gradient_of(lambda y: bf.allreduce(y), x),
+    "gradient of broadcast": lambda x: gradient_of(lambda y: bf.broadcast(y, 1), x),
+    # NCCL does not serve these, which go through the host.
+    "prescale": lambda x: bf.allreduce(x, prescale_factor=2.0),
+    "max": lambda x: bf.allreduce(x, op=bf.Max),
+    "uneven rows": lambda x: bf.reducescatter(x[:5], op=bf.Sum),
+    "allgather": lambda x: bf.allgather(x),
+    "no elements": lambda x: bf.allreduce(x[:0]),
+}
+
+
+def gradient_of(operation, x):
+    x = x.clone().requires_grad_()
+    (operation(x) * (bf.rank() + 1)).sum().backward()
+    return x.grad
+
+
+def run_all(tensors: list[torch.Tensor]) -> dict[str, object]:
+    """Return the result of each operation, on values that kernels have just made."""
+    x = tensors[bf.rank()]
+    return {name: operation(x * 2) for name, operation in OPERATIONS.items()}
+
+
+def call_in_other_orders(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return results of calls that each rank makes in another order."""
+    x = tensors[bf.rank()]
+
+    def start(name):
+        return bf.allreduce_nonblocking(x + len(name), op=bf.Sum, name=name)
+
+    if bf.rank() == 0:
+        first, second = start("a"), start("bb")
+        results = [first.wait(), second.wait()]
+    elif bf.rank() == 1:  # waits for the second before it calls the first
+        second = start("bb").wait()
+        results = [start("a").wait(), second]
+    else:
+        second = start("bb")
+        results = [start("a").wait(), second.wait()]
+    return [result * 2 for result in results]
+
+
+def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the results of calls that run while the program goes on."""
+    x = tensors[bf.rank()] * 2
+    for i in range(8):  # nobody waits for these, and their tensors are dropped
+        handle = bf.allreduce_nonblocking(x + i, name=f"dropped {i}")
+        while not handle.done():
+            time.sleep(0.001)
+        del handle
+        current_communicator().world.reap()
+    handles = [
+        bf.allreduce_nonblocking(x + i, op=bf.Sum, name=f"part {i}") for i in range(4)
+    ]
+    results = [handle.wait() * 2 for handle in handles]
+    for _ in range(2):
+        bf.broadcast_(x, 1)
+        x += 1
+    bf.allreduce_nonblocking(x + 1, name="the shutdown finishes it")
+    return [*results, x]
+
+
+def inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randint(-8, 9, (6, 5), generator=generator).float() for _ in range(RANKS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    bodies = (run_all, call_in_other_orders, overlap)
+    return {body: run_ranks(RANKS, body, inputs()) for body in bodies}
+
+
+@pytest.mark.parametrize("body", [run_all, call_in_other_orders, overlap])
+def test_results_are_those_of_the_host(expected, body, seed):
+    found = run_ranks_on_gpus(RANKS, body, inputs(), seed=seed, environment=NCCL)
+    torch.testing.assert_close(found, expected[body])
+
+
+def test_each_wait_is_needed(expected, tmp_path):
+    """The backend without one of its waits races, or gives something else."""
+    sites = tmp_path / "sites"
+    waits = {**NCCL, "FAKEGPU_WAITS": str(sites)}
+    run_ranks_on_gpus(RANKS, overlap, inputs(), environment=waits)
+    lines = {line for line in sites.read_text().splitlines() if "_native" in line}
+    assert sum("cuStreamWaitEvent" in line for line in lines) == 2
+    assert any("cuEventQuery" in line for line in lines)
+    unneeded = []
+    for line in sorted(lines):
+        ignored = {
+            **NCCL,
+            "FAKEGPU_IGNORE_WAIT": line.split()[0],
+            "FAKEGPU_DELAY_US": "20000",
+        }
+        try:
+            found = run_ranks_on_gpus(RANKS, overlap, inputs(), environment=ignored)
+            torch.testing.assert_close(found, expected[overlap])
+        except (RankFailure, AssertionError):
+            continue
+        unneeded.append(line)
+    assert not unneeded
+
+
+# --- Errors --------------------------------------------------------------------------
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """Return the type and the text of the error that a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def set_fake(**variables: str) -> None:
+    """Change settings of the fake on this rank, which counts its calls anew."""
+    os.environ.update({f"FAKEGPU_{name}": value for name, value in variables.items()})
+    load().reset()
+
+
+def differ() -> list[str]:
+    """Return errors of calls that differ, between calls that do not."""
+    x = torch.ones(4)
+    rank = bf.rank()
+    found = [error_of(lambda: bf.allreduce(x[: 4 - rank % 2], name="shape"))]
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    found.append(error_of(lambda: bf.broadcast(x, rank % 2, name="root")))
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    host = x.cpu() if rank == 1 else x
+    found.append(error_of(lambda: bf.allreduce(host, name="host")))
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    return found
+
+
+def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
+    for shape, root, host in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
+        assert "MismatchError: allreduce 'shape'" in shape
+        assert "All ranks must pass the same shape and dtype" in shape
+        assert "MismatchError: broadcast 'root'" in root
+        assert "One rank's tensor goes through NCCL" in host
+
+
+def first_error() -> str:
+    return error_of(lambda: bf.allreduce(torch.ones(4)))
+
+
+def test_an_old_nccl_is_an_error():
+    old = {**NCCL, "FAKEGPU_NCCL_VERSION": "21304"}
+    for text in run_ranks_on_gpus(2, first_error, environment=old):
+        assert "NCCL 2.13.4 is loaded, but bluecomm needs 2.14 or newer" in text
+
+
+def unlike_versions() -> str:
+    if bf.rank() == 1:
+        set_fake(NCCL_VERSION="21805")
+    return first_error()
+
+
+def test_ranks_with_different_versions_are_an_error_that_names_them():
+    for text in run_ranks_on_gpus(2, unlike_versions, environment=NCCL):
+        assert text.startswith("MismatchError: allreduce")
+        assert "rank 0 (CUDA device 0) has NCCL 2.29.7" in text
+        assert "rank 1 (CUDA device 1) has NCCL 2.18.5" in text
+
+
+def fail_on_rank_1(fault: str) -> list[str]:
+    """Return the error of a call, and of a later one, when NCCL fails on rank 1."""
+    x = torch.ones(4)
+    bf.allreduce(x)
+    if bf.rank() == 1:
+        set_fake(FAIL=fault)
+    found: list[torch.Tensor] = []
+    first = error_of(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
+    for result in found:
+        result.tolist()  # the device goes on after the abort
+    deadline = time.monotonic() + DEADLINE_S
+    while (later := error_of(lambda: bf.allreduce(x))) == "no error":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [first, later]
+
+
+@pytest.mark.parametrize("fault", ["ncclAllReduce:1=2", "ncclAllReduce:1=hang"])
+def test_a_failure_on_one_rank_aborts_the_communicator_of_all(fault):
+    for first, later in run_ranks_on_gpus(
+        RANKS, fail_on_rank_1, fault, environment=NCCL
+    ):
+        assert "NCCL's communicator was aborted" in later
+        assert first == "no error" or "Error" in first
+
+
+def await_end(pid: int) -> None:
+    """Wait until a process has ended, or is a zombie."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            if (
+                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                == "Z"
+            ):
+                return
+        except OSError:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} goes on")
+
+
+def lose_rank_1() -> None:
+    """Lose a rank that has got the number of a call, but has not issued it."""
+    x = torch.ones(4)
+    bf.allreduce(x)
+    if bf.rank() == 1:
+        set_fake(FAIL="ncclAllReduce:1=kill")
+    found: list[torch.Tensor] = []
+    error = error_of(lambda: found.append(bf.allreduce(x)))
+    world = current_communicator().world
+    await_end(world.peers[1].pid)
+    world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
+    for result in found:
+        result.tolist()  # the device goes on after the abort
+        error = error_of(lambda: bf.allreduce(x))
+    # A failure, since the rank that died fails the run anyway.
+    raise AssertionError(f"survivor: {error}")
+
+
+@pytest.mark.parametrize("remote_errors", ["0", "1"])
+def test_a_lost_rank_frees_the_others(remote_errors):
+    environment = {**NCCL, "FAKEGPU_REMOTE_ERRORS": remote_errors}
+    with pytest.raises(RankFailure) as failure:
+        run_ranks_on_gpus(RANKS, lose_rank_1, environment=environment)
+    assert str(failure.value).count("AssertionError: survivor: PeerLostError") == 2

@@ -1,0 +1,57 @@
+"""The queue of NCCL's calls belongs to one device, and is made once."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from bluecomm.runtime import nccl_calls
+from bluecomm.runtime.nccl_calls import NcclCalls
+
+
+class Queue:
+    """A queue that notes how long it was given to end."""
+
+    closed: float | None = None
+
+    def close(self, timeout_s):
+        self.closed = timeout_s
+
+
+class Staging:
+    """The staging of a device whose queue can be made once."""
+
+    def __init__(self, index):
+        self.index = index
+        self.queues = [Queue()]
+
+    def make_nccl_queue(self, library, rank, size):
+        assert (library.version, rank, size) == ("2.29.7", 1, 2)
+        return self.queues.pop()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    library = types.SimpleNamespace(version="2.29.7")
+    monkeypatch.setattr(nccl_calls, "nccl_library", lambda: library)
+    engine = types.SimpleNamespace(watch_losses=lambda _: None)
+    return NcclCalls(
+        types.SimpleNamespace(rank=1, size=2, engine=engine, check_usable=lambda: None)
+    )
+
+
+def test_tensors_on_another_device_are_an_error_that_names_both(calls):
+    queue = calls.queue_of(staging := Staging(0))
+    assert calls.queue_of(staging) is queue
+    with pytest.raises(
+        ValueError,
+        match="rank 1 calls NCCL on CUDA device 0, but this tensor is on device 3",
+    ):
+        calls.queue_of(Staging(3))
+    calls.close(2.0)
+    assert queue.closed == 2.0
+
+
+def test_a_world_without_calls_has_nothing_to_close(calls):
+    calls.close(2.0)
