@@ -204,6 +204,18 @@ def test_ranks_with_different_versions_are_an_error_that_names_them():
         assert "rank 1 (CUDA device 1) has NCCL 2.18.5" in text
 
 
+def hang_at_start() -> str:
+    if bf.rank() == 1:
+        set_fake(FAIL="ncclCommInitRankConfig:1=hang")
+    return error_of(lambda: bf.allreduce(torch.ones(4), timeout_s=1.0))
+
+
+def test_a_communicator_that_does_not_start_ends_at_the_deadline():
+    for text in run_ranks_on_gpus(2, hang_at_start, environment=NCCL):
+        assert text.startswith("CommunicationTimeout: allreduce")
+        assert "NCCL has not taken the call in time" in text
+
+
 def fail_on_rank_1(fault: str) -> list[str]:
     """Return the error of a call, and of a later one, when NCCL fails on rank 1."""
     x = torch.ones(4)
