@@ -78,6 +78,7 @@ struct FakeComm {
   // Operations run one at a time, in the order in which they were issued.
   std::uint64_t tickets = 0;
   std::uint64_t served = 0;
+  int late_launches = 0;  // groups that another thread has yet to submit
   std::uint64_t collectives = 0;
   std::map<int, double> scales;  // of reductions made by PreMulSum
   int next_reduction = 100;

@@ -100,6 +100,7 @@ void launch_later(ByComm sets) {
   for (const auto& operations : sets) {
     const std::scoped_lock lock(operations.front().comm->mutex);
     operations.front().comm->state = CommState::kBusy;
+    ++operations.front().comm->late_launches;
   }
   sigset_t signals;
   sigset_t before;
@@ -117,6 +118,7 @@ void launch_later(ByComm sets) {
       if (result != kNcclSuccess) set_error(comm, result, "the launch failed");
       const std::scoped_lock lock(comm.mutex);
       if (comm.state == CommState::kBusy) comm.state = CommState::kReady;
+      --comm.late_launches;
       comm.changed.notify_all();
     }
   }).detach();

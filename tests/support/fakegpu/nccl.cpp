@@ -394,10 +394,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (injected) return injected.code;
   if (!is_comm(comm, "ncclCommAbort")) return kNcclInvalidArgument;
   {
-    const std::scoped_lock lock(comm->mutex);
+    std::unique_lock lock(comm->mutex);
     comm->aborted = true;
     comm->state = CommState::kAborted;
     comm->changed.notify_all();
+    // As NCCL waits for the thread of a group that is in progress.
+    comm->changed.wait(lock, [comm] { return comm->late_launches == 0; });
   }
   // A running operation ends soon, and lets go of the sockets then.
   const std::scoped_lock lock(comm->peers_mutex);
