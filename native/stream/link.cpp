@@ -184,8 +184,9 @@ std::uint64_t Link::bytes_acknowledged() const {
 std::size_t Link::lead() const {
   const auto& all = streams_.all();
   std::array<PathState, kMaxStreams> paths;
+  const std::size_t most = std::min(all.size(), peer_streams_.number());
   std::size_t count = 0;
-  while (count < all.size() && takes_chunks(count)) {
+  while (count < most && takes_chunks(count)) {
     paths[count] = all[count].path();
     ++count;
   }
@@ -254,6 +255,7 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
       return inbox_.end(frame);
     case FrameKind::kChunk: {
       streams_.all()[stream].count_received_chunk();
+      peer_streams_.count(stream, frame.length);
       const auto defect = inbox_.end(frame);
       check_goodbye();
       return defect;

@@ -10,6 +10,7 @@
 
 #include "stream/frame_parser.h"
 #include "stream/inbox.h"
+#include "stream/lead.h"
 #include "stream/options.h"
 #include "stream/outbox.h"
 #include "stream/streams.h"
@@ -143,6 +144,7 @@ class Link final : private FrameSink {
   Outbox outbox_;
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
+  PeerStreams peer_streams_;
   Clock::time_point rates_updated_at_;  // of all streams
   bool held_chunks_ = false;            // the last progress() wrote no chunks
   std::size_t asked_for_ = 0;

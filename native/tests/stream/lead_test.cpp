@@ -42,5 +42,18 @@ TEST(stream_lead, is_the_sum_of_all_streams) {
   CHECK_EQ(lead_on(std::array{fast, queued}), 2 * kLeast + 5'000'000 / kPiece * kPiece);
 }
 
+TEST(stream_lead, the_streams_of_the_peer_are_those_of_its_last_chunks) {
+  PeerStreams streams;
+  CHECK(streams.number() > 8);
+  // Chunks of 4 MiB on eight streams.
+  for (std::size_t i = 0; i < 64; ++i) streams.count(i % 8, kPiece);
+  CHECK_EQ(streams.number(), 8u);
+  // It goes on with one. The window may have begun before.
+  for (std::size_t i = 0; i < 32; ++i) streams.count(0, kPiece);
+  CHECK_EQ(streams.number(), 1u);
+  streams.count(3, kPiece);
+  CHECK_EQ(streams.number(), 4u);
+}
+
 }  // namespace
 }  // namespace bluecomm::stream
