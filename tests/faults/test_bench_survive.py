@@ -27,7 +27,7 @@ def test_no_line_is_lost_while_another_bfrun_attaches():
 
 
 def test_ranks_that_are_killed_come_back():
-    goodput = measure_goodput(NAME, "shm", 2, EFFORT, Kills(1, 0.3))
+    goodput = measure_goodput(NAME, "shm", 2, EFFORT, Kills(1, 1.0))
     assert (goodput.ranks, goodput.failures) == (2, 1)
     assert goodput.steps_per_s > 0
     assert goodput.rank_steps > 0
