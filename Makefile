@@ -74,8 +74,8 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/.torch $(VENV)/.objects
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h')
 EXTENSION_INPUTS := $(filter-out native/tests/% native/fuzz/%,$(NATIVE))
 
-# Only what changed is compiled again. pip shows no output of a build, so it finds the
-# objects when it installs.
+# Only what changed is compiled again. pip shows no output of a build, so this compiles
+# first, and pip finds the objects.
 $(VENV)/.objects: $(EXTENSION_INPUTS) setup.py | $(VENV)/.build-tools
 	@echo "compiling the native libraries, which takes minutes the first time"
 	$(compile)
@@ -122,7 +122,7 @@ units_of = $(addprefix batches/,$(call folders_of,$(1))) \
 objects_of = $(patsubst %,build/$(1)/obj/%.o,$(call units_of,$(2)))
 
 # Tests without a sanitizer run the objects of the extension, which setup.py compiles.
-# Only native/bench is compiled again, because it needs Python there.
+# Only native/bench is compiled again, because the extension's object of it needs Python.
 BENCH_SOURCES := $(filter native/bench/%,$(LIBRARY_SOURCES))
 extension_folder = build/extension-$(shell \
     $(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))')
@@ -163,9 +163,9 @@ CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -fPI
     -MMD -MP -Inative
 # -g1: line numbers for stack traces. Full debug information doubles the time of the
 # ASan build.
-# The code of the tests need not be fast, but that of the benchmarks, which are compiled
-# one by one. At -O3, g++ 12 warns of overlapping copies in assignments of literals to
-# std::string (GCC bug 105329).
+# The code of the tests need not be fast. That of the benchmarks, which are compiled one
+# by one, must be. At -O3, g++ 12 warns of overlapping copies in assignments of literals
+# to std::string (GCC bug 105329).
 CXXFLAGS_native = -g1 $(if $(findstring /batches/,$@),-O1,-O3 -Wno-restrict)
 CXXFLAGS_native-asan := -O1 -g1 -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -209,8 +209,8 @@ build/native/%_bench: build/native/obj/tests/%_bench.o \
 	@$(CXX) -pthread $(filter %.o,$^) $(extension_objects) -o $@ -ldl
 
 # TSan's run takes as long as the others together, so two processes share it. Each run
-# begins as soon as its tests are compiled. Runs wait most of the time, so one more goes
-# on than there are processors.
+# begins as soon as its tests are compiled. Runs wait most of the time, so one job more
+# than usual goes on.
 BESIDE_RUNS := -j$(shell expr $(JOBS) + 1) --output-sync=target
 TSAN_RUNS := run-native-tsan-1 run-native-tsan-2
 RUNS := run-native-asan $(TSAN_RUNS) run-native

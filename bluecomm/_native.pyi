@@ -179,7 +179,7 @@ class NcclQueue(LossWatcher):
         """Return why no call succeeds any more, or None."""
 
     def close(self, timeout_s: float) -> None:
-        """Finish the calls that NCCL has got, and abort them after `timeout_s`."""
+        """Finish the calls that NCCL has received; abort them after `timeout_s`."""
 
 class _Call(Protocol):
     """See ``bluecomm.runtime.call.Call``."""

@@ -49,8 +49,8 @@ class TracePump:
     def add(self, rank: int) -> None:
         """Queue the traces of a rank whose processes have ended.
 
-        Those of an earlier process of the rank may still be queued; once it has been
-        sent, a file is removed.
+        Traces of an earlier process of the rank may still be queued. A file is removed
+        once it has been sent.
         """
         queued = {path for _, path, _, _ in self._pieces}
         for name in sorted(os.listdir(self._folder)):

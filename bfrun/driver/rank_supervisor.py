@@ -103,8 +103,8 @@ class RankSupervisor:
         self._warnings: set[str] = set()
         # Since when fewer ranks are left than the user wants.
         self._too_few_since: float | None = None
-        # What others have said of ranks that they have excluded, and until when these
-        # may report another reason, or that they train on apart.
+        # Exclusions that other ranks have reported, and the times until which the
+        # excluded ranks may report another reason, or that they train on apart.
         self._doubts: dict[int, tuple[float, RankExcluded]] = {}
         self._lineages: set[str] = set()
         # When the processes of lost ranks are killed, by rank.

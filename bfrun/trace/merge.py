@@ -130,9 +130,9 @@ class _Rows:
         self._taken: set[int] = set()
 
     def share(self, slices: RankSlices, label: str) -> None:
-        """Have rows of a process continue those of the earlier ones with their names.
+        """Let rows of a process continue rows of earlier ones with the same names.
 
-        Changes the numbers of the tracks.
+        Changes the numbers of the tracks in ``slices``.
         """
         self.label += f"; {label}" if self.label else label
         tracks: dict[int, int] = {}

@@ -41,7 +41,7 @@ _TRANSPORTS = ("shm", "tcp")
 _BEFORE = 20
 _COST_STEPS = 200
 _GOODPUT_RANKS = 8
-# After bfrun is back.
+# Seconds of training after bfrun is back.
 _ATTACHED_S = 10.0
 
 

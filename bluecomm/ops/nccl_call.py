@@ -16,7 +16,7 @@ from bluecomm.runtime.failure import failure
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Parameters
 
-# Types that NCCL adds.
+# Element types that NCCL can add.
 _ADDED = frozenset(
     {
         *("float16", "bfloat16", "float32", "float64"),

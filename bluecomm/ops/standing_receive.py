@@ -16,7 +16,7 @@ from bluecomm.runtime.handle import abandon_all
 
 _log = logging.getLogger("bluecomm")
 
-# How soon a receive is posted again that has failed, or could not start.
+# Seconds after which a receive that has failed, or could not start, is posted again.
 _AGAIN_S = 0.5
 
 

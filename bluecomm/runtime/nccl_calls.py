@@ -81,7 +81,7 @@ class NcclCalls:
             return self._queue
 
     def close(self, timeout_s: float) -> None:
-        """Finish the calls that NCCL has got, and abort them after ``timeout_s``."""
+        """Finish the calls that NCCL has received; abort them after ``timeout_s``."""
         with self._lock:
             if self._queue is not None:
                 self._queue.close(timeout_s)

@@ -154,7 +154,7 @@ class Stats:
             ended without effect.
         input: Batches from ``bluecomm.data.DataLoader``, and the waits for them. If
             ``input.wait_s`` is a large part of ``age_s``, the input is the bottleneck.
-        generation: Number of the world, which newcomers have joined if it is not 0.
+        generation: Number of the generation; 0 before newcomers have joined.
     """
 
     age_s: float
@@ -169,7 +169,7 @@ class Stats:
 
     @property
     def epoch(self) -> int:
-        """How often the members of this generation have become fewer."""
+        """Number of the ranks that have gone since this generation began."""
         return len(self.gone)
 
     @property

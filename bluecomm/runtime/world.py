@@ -247,7 +247,7 @@ class World(Requests):
 
     @property
     def engine(self) -> Engine:
-        """The native engine, for the monitor."""
+        """The native engine."""
         return self._engine
 
     # -- ending -----------------------------------------------------------------------
@@ -275,7 +275,7 @@ class World(Requests):
         """End all threads of the world.
 
         Args:
-            device_s: Time for the calls that NCCL has got.
+            device_s: Seconds for the calls that NCCL has received.
         """
         self._is_ending = True
         self._monitor.close()

@@ -52,7 +52,7 @@ def consensus(found: Sequence[Mapping[str, Any]], phase: str) -> dict[int, float
     """Return the largest difference between two models in each step of all ranks.
 
     Args:
-        found: What the ranks have printed.
+        found: The object that each rank has printed.
         phase: ``"before"`` the network has healed, or ``"after"`` that.
     """
     weights = [{int(s): w for s, w in one[phase].items()} for one in found]

@@ -35,7 +35,7 @@ class Kills:
 
     Attributes:
         count: Their number. Each hits another rank, until all have been hit.
-        every_s: Seconds from one to the next, unless its victim is not back by then.
+        every_s: Seconds from one to the next, or more until the next victim trains.
     """
 
     count: int
@@ -83,7 +83,7 @@ class Goodput:
 
 
 def needs_agreement(label: str) -> bool:
-    """Return whether survivors agree before they go on, so limits are higher."""
+    """Return whether survivors agree before they go on, so limits are looser."""
     return label.partition(":")[0] in _COLLECTIVE
 
 
@@ -159,7 +159,7 @@ def _run(
 
 
 def pace_of_median(logs: Sequence[StepLog], times: Sequence[int]) -> float:
-    """Return the steps per second of the median survivor of each time."""
+    """Return the steps per second of the median survivor of each interval."""
     steps = 0.0
     for begin_ns, end_ns in itertools.pairwise(times):
         counts = [

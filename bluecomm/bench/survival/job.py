@@ -33,7 +33,7 @@ from bluecomm.bench.survival.worker import Work
 _FAILURE_TIMEOUT_S = 10
 JOB_NAME = "survive"
 _START_S = 180.0
-# A job without a step for so long does not end any more.
+# A job that has made no step for so long is given up.
 _SILENT_S = 120.0
 # A kill comes soon after a step; a newcomer takes seconds.
 _LOOK_S, _BACK_LOOK_S = 0.002, 0.1
@@ -147,7 +147,7 @@ class ObservedJob:
         self._process = self._launch([*command.launcher, *work.command()])
 
     def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        # One each: a bfrun that was killed may have left half a line.
+        # One file for each bfrun, because one that was killed may leave half a line.
         path = self._folder / f"output-{len(self._outputs)}"
         self._outputs.append(path)
         with path.open("wb") as output:

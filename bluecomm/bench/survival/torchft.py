@@ -1,4 +1,4 @@
-"""What torchft does after the same kill -9: a peer of ``survive``, if it is installed.
+"""Measures torchft after the same kill -9, as a peer of ``survive``.
 
 Each rank is a replica of its own, so the others train on without a restart.
 ``python -m bluecomm.bench.survival.torchft N COMMAND...`` starts the server by which N

@@ -22,8 +22,8 @@ class EpochState:
 
     Attributes:
         epoch: Number of the epoch.
-        done: The positions that count before the next pass if that goes on in this
-            epoch, or those that the last pass has left.
+        done: The positions that counted when the last pass began or ended, or those of
+            a state that was loaded since.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class _PresentLoader(Loader):
 class _Compiler(ModuleType):
     """The compiler, imported in place as soon as more of it is used than optimizers do.
 
-    What optimizers use does nothing here, as in a program that compiles nothing.
+    The functions that optimizers use do nothing, as in a program that compiles nothing.
     """
 
     def __init__(self, name: str, loader: Loader) -> None:

@@ -1,19 +1,20 @@
-"""How a newcomer makes its machine known to the cache servers of other ranks."""
+"""Makes the machine of a newcomer known to the cache servers of other ranks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
 
-# How soon a rank that has not answered is told again, and for how long.
+# Seconds after which a rank that has not answered is told again, and after which the
+# attempts end.
 _AGAIN_S = 5.0
 _LIMIT_S = 60.0
-# How often a rank looks whether it takes part in the job by now.
+# Seconds after which a rank looks again whether it takes part in the job by now.
 _LOOK_S = 0.5
 
 
 class Introduction:
-    """Tells each of some ranks of this one until it has answered.
+    """Sends a message to other ranks, and repeats it to each until that has answered.
 
     Ranks that have no cache server never answer, so the attempts end after a minute.
 

@@ -39,7 +39,7 @@ def test_a_guard_that_does_not_end_counts_as_a_process():
     ],
 )
 def test_a_host_that_came_back_is_reported_by_its_newest_agent(status, text):
-    """The first agent cannot be reached, and sometimes the second one neither."""
+    """The first agent cannot be reached, and in one case the second cannot either."""
     agents = [
         session("b", silent=True, status=None),
         session("b", silent=status is None, status=status),
