@@ -110,7 +110,7 @@ def _lines_of(found: Comparison, task: str, steps: int) -> list[Line]:
             [
                 cost
                 for cost in found.costs
-                if (cost.task, cost.contender) == (task, _timed_as(label))
+                if (cost.task, _timed_as(cost.contender)) == (task, _timed_as(label))
             ],
         )
         for label in labels

@@ -85,14 +85,18 @@ def test_trainings_of_other_lengths_have_sections_of_their_own():
             curve("gradient_allreduce", [1.0] * (steps // 10)),
             curve("gradient_allreduce:lr_factor=2", [0.5] * (steps // 10)),
         ],
-        [StepCost("digits", "gradient_allreduce", "slow", 100.0, 8.0)],
+        [
+            StepCost("digits", "gradient_allreduce", "slow", 100.0, 8.0),
+            StepCost("digits", "gradient_allreduce:lr_factor=3", "fast", 40.0, 8.0),
+        ],
     )
     usual, longer = sections_of(found)
     assert (usual.title, usual.name) == ("Digits", "digits")
     assert (longer.title, longer.name) == ("Digits, 480 steps", "digits-480")
     assert [line.final_loss for line in longer.lines] == [2.0, 3.0]
     # A rate does not change the time of a step.
-    assert all(line.step_ms == {"slow": 100.0} for line in usual.lines)
+    times = {"slow": 100.0, "fast": 40.0}
+    assert all(line.step_ms == times for line in usual.lines)
     # The rate of the task counts, or the best of others.
     assert target_of(usual.lines) == pytest.approx(1.02)
     assert target_of(longer.lines) == pytest.approx(2.04)
