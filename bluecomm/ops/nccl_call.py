@@ -74,6 +74,7 @@ def make_nccl_call(
     comm: Communicator,
     staging: Staging,
     kind: str,
+    name: str | None,
     dtype: str,
     source: torch.Tensor,
     destination: torch.Tensor,
@@ -87,6 +88,7 @@ def make_nccl_call(
         comm: As in ``goes_through_nccl``.
         staging: As in ``goes_through_nccl``.
         kind: As in ``goes_through_nccl``.
+        name: Name that the caller gave.
         dtype: As in ``goes_through_nccl``.
         source: Contiguous tensor on the device.
         destination: Contiguous tensor on the device for the result; ``source`` itself,
@@ -110,40 +112,41 @@ def make_nccl_call(
         check_timeout(kind, timeout_s)
     limit_s = world.config.operation_timeout_s if timeout_s is None else timeout_s
     queue = world.nccl_calls.queue_of(staging)
-    call: Call[torch.Tensor]
 
-    def raise_if_failed(failed: Completion | None) -> None:
-        if failed is not None:
-            raise failure(
-                failed,
-                kind=kind,
-                name=call.name or "",
-                rank=world.rank,
-                timeout_s=limit_s,
-            )
+    # These functions do not refer to the call, which refers to them: the garbage
+    # collector frees cycles late, and this one would keep memory of the GPU.
+    def error_of(failed: Completion) -> Exception:
+        return failure(
+            failed, kind=kind, name=name or "", rank=world.rank, timeout_s=limit_s
+        )
 
     def finish_on_stream(number: int) -> torch.Tensor:
-        raise_if_failed(ticket.follow(staging.current_stream()))
+        failed = ticket.follow(staging.current_stream())
+        if failed is not None:
+            raise error_of(failed)
         return finish(number)
 
-    keep = (source, destination)
-    call = Call(kind, dtype, source.shape, NO_MEMORY, NO_MEMORY, keep, finish_on_stream)
-    raise_if_failed(queue.failure())
+    ended = queue.failure()
+    if ended is not None:
+        raise error_of(ended)
+    count, element = source.numel(), dtype
     if kind == "broadcast":
-        count, dtype = source.nbytes, "uint8"
-    else:
-        count = source.numel() if kind == "allreduce" else destination.numel()
+        count, element = source.nbytes, "uint8"
+    elif kind == "reducescatter":
+        count = destination.numel()
     ticket = queue.make_call(
         kind=kind,
         source=source.data_ptr(),
         destination=destination.data_ptr(),
         count=count,
-        dtype=dtype,
+        dtype=element,
         is_average=parameters.op == "average",
         root=parameters.root,
         stream=staging.current_stream(),
         limit_s=float(limit_s),
     )
+    keep = (source, destination)
     staging.keep(ticket, keep)
+    call = Call(kind, dtype, source.shape, NO_MEMORY, NO_MEMORY, keep, finish_on_stream)
     call.ticket = ticket
     return call

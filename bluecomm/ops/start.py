@@ -79,6 +79,7 @@ def start(
                     comm,
                     staging,
                     kind,
+                    name,
                     dtype,
                     source,
                     result,
