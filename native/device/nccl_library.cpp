@@ -62,7 +62,7 @@ void NcclLibrary::check(int result, const char* function, NcclHandle comm) const
 }
 
 std::string describe_nccl_version(int version) {
-  // NCCL before 2.9 has two digits less.
+  // Versions before 2.9 have one digit fewer, such as 2804.
   const int base = version < 10000 ? 1000 : 10000;
   return std::to_string(version / base) + "." + std::to_string(version % base / 100) +
          "." + std::to_string(version % 100);
