@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.device.staging import CudaStaging, Staging
+from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.communicator import check_timeout
-from bluecomm.runtime.failure import failure
+from bluecomm.runtime.failure import PEER_LOST, failure
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Parameters
@@ -128,7 +129,10 @@ def make_nccl_call(
 
     ended = queue.failure()
     if ended is not None:
-        raise error_of(ended)
+        error = error_of(ended)
+        if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
+            refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
+        raise error
     count, element = source.numel(), dtype
     if kind == "broadcast":
         count, element = source.nbytes, "uint8"

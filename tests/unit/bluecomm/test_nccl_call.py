@@ -1,4 +1,4 @@
-"""Calls through NCCL: their memory, and what NCCL and the engine see."""
+"""Calls through NCCL: their memory, what NCCL and the engine see, and refusals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import gc
 import types
 import weakref
 
+import pytest
 import torch
 
 from bluecomm.device.staging import CudaStaging
+from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.nccl_call import make_nccl_call
+from bluecomm.ops.refusal import is_marked
+from bluecomm.runtime.failure import INTERNAL, PEER_LOST
 
 
 class Staging(CudaStaging):
@@ -28,11 +32,12 @@ class Staging(CudaStaging):
 class Queue:
     """A queue whose calls end at once."""
 
-    def __init__(self):
+    def __init__(self, failed=None):
+        self.failed = failed
         self.calls = []
 
     def failure(self):
-        return None
+        return self.failed
 
     def make_call(self, **call):
         self.calls.append(call)
@@ -40,14 +45,21 @@ class Queue:
 
 
 class Comm:
-    """All ranks."""
+    """All ranks; notes what this one refuses."""
 
     def __init__(self, queue):
+        self.refused = []
         self.world = types.SimpleNamespace(
             rank=0,
             config=types.SimpleNamespace(operation_timeout_s=1.0),
             nccl_calls=types.SimpleNamespace(queue_of=lambda staging: queue),
         )
+
+    def name_for(self, kind, name):
+        return name or f"{kind}.0"
+
+    def refuse(self, kind, name, reason, parameters):
+        self.refused.append((kind, name, reason))
 
 
 def make(comm, kind="allreduce"):
@@ -83,3 +95,25 @@ def test_a_broadcast_moves_bytes_but_is_matched_by_its_type():
     call, _ = make(Comm(queue), "broadcast")
     assert call.dtype == "float32"
     assert (queue.calls[0]["dtype"], queue.calls[0]["count"]) == ("uint8", 16)
+
+
+@pytest.mark.parametrize(
+    ("code", "rank", "error"),
+    [(INTERNAL, -1, BluecommError), (PEER_LOST, -1, PeerLostError)],
+)
+def test_other_ranks_learn_why_a_call_is_not_made(code, rank, error):
+    comm = Comm(Queue(types.SimpleNamespace(code=code, text="aborted", rank=rank)))
+    with pytest.raises(error) as caught:
+        make(comm)
+    assert is_marked(caught.value)
+    assert comm.refused == [
+        ("allreduce", "allreduce.0", f"{error.__name__}: {caught.value}")
+    ]
+
+
+def test_the_engine_tells_others_of_a_lost_rank():
+    lost = types.SimpleNamespace(code=PEER_LOST, text="rank 1 was killed", rank=1)
+    comm = Comm(Queue(lost))
+    with pytest.raises(PeerLostError, match="rank 1 was killed"):
+        make(comm)
+    assert comm.refused == []
