@@ -110,7 +110,8 @@ class Communicator:
         self.window_creations = 0
         self.win_ops_carry_p = False
         self.layout: MachineLayout = world.layout.restrict(self.ranks)
-        self.group_id = _group_id(self.ranks, creation, owner)
+        generation = world.assignment.epoch
+        self.group_id = _group_id(self.ranks, creation, owner, generation)
         self._is_freed = False
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
@@ -433,8 +434,14 @@ def _default(size: int, member: int) -> Topology:
     return Topology(lambda: ExponentialGraph(size), False, weights, is_default=True)
 
 
-def _group_id(ranks: Sequence[int], creation: int, owner: str) -> int:
-    """Return a number that is the same on all members and differs between groups."""
+def _group_id(ranks: Sequence[int], creation: int, owner: str, generation: int) -> int:
+    """Return a number that is the same on all members and differs between groups.
+
+    It differs between generations, too. Each begins to count the calls of a group
+    anew, and a timeline must not take two of these calls for one.
+    """
     text = f"{owner}{creation}:{','.join(map(str, ranks))}"
+    if generation:
+        text += f" of {generation}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -2,8 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from bfrun.frames.driver_to_rank import Invite, JoinTable
 from bfrun.frames.rank_to_driver import JoinRecord
+from bluecomm.runtime.communicator import Communicator
+from bluecomm.runtime.layout import MachineLayout
+from bluecomm.runtime.members import Members
 from bluecomm.runtime.rendezvous.agent_connection import NewsFeed
 from bluecomm.runtime.rendezvous.generation import GenerationRendezvous
 from bluecomm.runtime.rendezvous.rendezvous import AgentRendezvous, SoloRendezvous
@@ -65,3 +70,20 @@ def test_the_other_ranks_know_the_missing_ones():
     assert base.rounds == 2
     assert base.assignment.stays == (0, 1, -1)
     assert base.assignment.size == 3
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [0]])
+def test_a_group_has_another_number_in_each_generation(ranks):
+    def number_in(generation):
+        world = SimpleNamespace(
+            rank=0,
+            size=2,
+            assignment=SimpleNamespace(epoch=generation),
+            join_rounds=None,
+            layout=MachineLayout((0, 1)),
+            members=Members(2, survives_losses=False),
+            add_group=lambda *_: None,
+        )
+        return Communicator(world, ranks).group_id
+
+    assert len({number_in(generation) for generation in (0, 1, 1, 2)}) == 3
