@@ -41,7 +41,8 @@ class NcclCalls:
 
     def __init__(self, world: QueueOwner) -> None:
         self._world = world
-        self._lock = threading.Lock()
+        # A signal handler may end the world while this thread makes the queue.
+        self._lock = threading.RLock()
         self._queue: NcclQueue | None = None
         self._staging: CudaStaging | None = None
 

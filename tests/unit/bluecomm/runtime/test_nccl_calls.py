@@ -28,7 +28,11 @@ class Staging:
 
     def make_nccl_queue(self, library, rank, size):
         assert (library.version, rank, size) == ("2.29.7", 1, 2)
+        self.meanwhile()
         return self.queues.pop()
+
+    def meanwhile(self):
+        """Stand for a signal handler."""
 
 
 @pytest.fixture
@@ -55,3 +59,9 @@ def test_tensors_on_another_device_are_an_error_that_names_both(calls):
 
 def test_a_world_without_calls_has_nothing_to_close(calls):
     calls.close(2.0)
+
+
+def test_a_signal_handler_may_end_the_world_while_the_queue_is_made(calls):
+    staging = Staging(0)
+    staging.meanwhile = lambda: calls.close(0.0)
+    assert calls.queue_of(staging).closed is None
