@@ -179,8 +179,7 @@ void Dispatcher::refuse_announcement(int peer, const Envelope& theirs) {
       peers_.describe_rank(config_.rank) +
       " has joined. It takes part only in barrier, reducescatter and allreduce (of at "
       "most 500 tensors for adasum), and in none through NCCL. Call other operations "
-      "before the first rank "
-      "joins, or among ranks that have not joined.";
+      "before the first rank joins, or among ranks that have not joined.";
   const Status status{Code::kMismatch, text, config_.rank};
   if (kind_info(theirs.kind).spares_group) {
     send_abort(peer, theirs, status);
