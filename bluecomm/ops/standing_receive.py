@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from bluecomm.errors import BluecommError
 from bluecomm.ops.recv import post_receive
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import abandon_all
@@ -103,6 +104,8 @@ class StandingReceive:
             _log.exception("the message of rank %d could not be handled", rank)
 
     def _fail(self, error: Exception) -> None:
+        if not self._is_closed and not isinstance(error, BluecommError):
+            _log.error("a receive failed unexpectedly", exc_info=error)
         if not self._is_closed and self._on_failure(error):
             self._timer = threading.Timer(_AGAIN_S, self._receive)
             self._timer.daemon = True

@@ -140,6 +140,16 @@ def test_a_message_that_cannot_be_handled_does_not_end_the_others(engine, caplog
     assert "the message is broken" in caplog.text
 
 
+def test_an_unexpected_error_is_logged_and_others_are_not(engine, caplog):
+    owner = Owner()
+    engine.posted[0].end(PeerLostError("rank 1 is lost"))
+    assert not caplog.records
+    engine.error = TypeError("a defect of bluecomm")
+    engine.fire()
+    assert "a defect of bluecomm" in caplog.text
+    assert [type(error) for error in owner.errors] == [PeerLostError, TypeError]
+
+
 def test_a_receive_that_fails_or_cannot_start_is_posted_again_later(engine):
     owner = Owner()
     lost, suspended = PeerLostError("rank 1 is lost"), SuspendedError("suspended")
