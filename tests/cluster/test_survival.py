@@ -47,6 +47,7 @@ def test_nobody_is_excluded_when_packets_are_lost(cluster, tmp_path):
         for host in hosts:
             host.lose_packets(5)
         run_scenario(scenario, names, tmp_path, cluster=cluster)
+        assert all(host.lost_packets() > 0 for host in hosts)
     finally:
         for host in hosts:
             host.lose_packets(0)

@@ -122,6 +122,14 @@ class ClusterHost:
         what = ["bpf", "direct-action", "bytecode", bytecode]
         run(*inside, "filter", "replace", "dev", "eth0", "ingress", *what)
 
+    def lost_packets(self) -> int:
+        """Return how many packets have been dropped since ``lose_packets``."""
+        inside = ["ip", "netns", "exec", self.namespace, "tc", "-s"]
+        told = run(*inside, "qdisc", "show", "dev", "eth0", "clsact")
+        found = re.search(r"dropped (\d+)", told)
+        assert found is not None, told
+        return int(found[1])
+
 
 @dataclass
 class Cluster:
