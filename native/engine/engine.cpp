@@ -133,11 +133,13 @@ RequestId Engine::run(PointCall call) { return run_call(std::move(call)); }
 template <typename AnyCall>
 RequestId Engine::run_call(AnyCall call) {
   RequestId id = 0;
-  // An operation that waits for nobody ends at once, under this lock.
+  // An operation that waits for nobody ends at once, under this lock. Its own messages
+  // leave even so: the peers should not wait until a thread polls, and this process may
+  // end before one does.
   const bool is_over = progress_.run([&] {
     check_started();
     id = dispatcher_.submit(std::move(call));
-    if (!dispatcher_.request(id)->done()) begin(Caller::kWaits);
+    begin(Caller::kWaits);
     return dispatcher_.release_if_plain(id);
   });
   if (is_over) return 0;

@@ -1,4 +1,5 @@
-// Allreduces whose phases overlap: between engines on different machines.
+// Allreduces between engines on different machines: phases that overlap, and what the
+// ranks send to each other.
 #include <algorithm>
 #include <cstring>
 #include <latch>
@@ -210,6 +211,34 @@ TEST(overlap, an_operation_that_fails_halfway_leaves_the_next_one_alone) {
                           [](float value) { return value == 6.0F; }));
       }
     });
+  }
+}
+
+// Rank 1 comes last, so its call is over as soon as it is made. Then it does nothing
+// more: its process may have ended.
+TEST(overlap, the_messages_of_a_call_that_is_over_at_once_have_left) {
+  EngineWorld world(2, over_tcp(1, stream::Encryption::kOff));
+  add_hosts(world, one_rank_each(2));
+  Engine& first = world.engine(0);
+  Engine& last = world.engine(1);
+  const auto received = [&last] {
+    return last.stats().peers[0].channel.messages_received;
+  };
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::vector<float> ours(4, 1.0F);
+    std::vector<float> theirs(4, 2.0F);
+    const auto before = received();
+    const RequestId id =
+        first.submit(make_call(first, Kind::kAllreduce, "x", ours, ours, kHosts));
+    await([&] { return received() > before; });
+    const RequestId left =
+        last.run(make_call(last, Kind::kAllreduce, "x", theirs, theirs, kHosts));
+    last.lock_for_fork();  // its progress thread stands still
+    CHECK_EQ(first.wait(id, std::chrono::steady_clock::now() + 20s)->text, "");
+    last.unlock_after_fork();
+    CHECK_EQ(left, 0u);
+    CHECK_EQ(ours[3], 3.0F);
+    first.release(id);
   }
 }
 
