@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["show_table"]
+__all__ = ["new_table", "show_table"]
 
 # Wider than any table here: rich breaks words to fit a table into its width.
 _WIDTH = 500
+
+
+def new_table(title: str, texts: Iterable[str], numbers: Iterable[str]) -> Table:
+    """Return a table with columns of texts, then columns of numbers."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for heading in texts:
+        table.add_column(heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def show_table(table: Table) -> None:

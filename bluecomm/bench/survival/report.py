@@ -15,7 +15,7 @@ from bluecomm.bench.survival.joins import JoinPause
 from bluecomm.bench.survival.outcome import Outcome
 from bluecomm.bench.survival.speed import COST_LIMIT, Cost
 from bluecomm.bench.survival.torchrun import PeerOutcome
-from bluecomm.bench.terminal import show_table
+from bluecomm.bench.terminal import new_table, show_table
 
 FORMAT = "bluecomm.bench.survive/2"
 
@@ -99,24 +99,22 @@ class SurvivalReport:
             print(f"not covered: {', '.join(self.not_covered)}")
 
     def _print_outcomes(self) -> None:
-        from rich.table import Table
-
-        table = Table(title=f"survivors of a fault, {self.where()}")
-        for heading in ("fault", "algorithm", "transport"):
-            table.add_column(heading)
-        for heading in (
-            "longest gap ms",
-            "limit",
-            "steps lost",
-            "twice",
-            "drift",
-            "only slow, excluded",
-            "exit code",
-            "left behind",
-            "lines lost",
-            "",
-        ):
-            table.add_column(heading, justify="right")
+        table = new_table(
+            f"survivors of a fault, {self.where()}",
+            ("fault", "algorithm", "transport"),
+            (
+                "longest gap ms",
+                "limit",
+                "steps lost",
+                "twice",
+                "drift",
+                "only slow, excluded",
+                "exit code",
+                "left behind",
+                "lines lost",
+                "",
+            ),
+        )
         last = ""
         for one in self.outcomes:
             fault = BY_NAME[one.fault]
@@ -141,13 +139,11 @@ class SurvivalReport:
         show_table(table)
 
     def _print_costs(self) -> None:
-        from rich.table import Table
-
-        table = Table(title="cost of survival while nothing fails, jobs in turns")
-        for heading in ("algorithm", "transport"):
-            table.add_column(heading)
-        for heading in ("on ms/step", "off ms/step", "cost", "limit"):
-            table.add_column(heading, justify="right")
+        table = new_table(
+            "cost of survival while nothing fails, jobs in turns",
+            ("algorithm", "transport"),
+            ("on ms/step", "off ms/step", "cost", "limit"),
+        )
         for one in self.costs:
             table.add_row(
                 one.algorithm,
@@ -160,22 +156,20 @@ class SurvivalReport:
         show_table(table)
 
     def _print_goodputs(self) -> None:
-        from rich.table import Table
-
-        table = Table(title="pace of the median survivor with repeated failures")
-        for heading in ("algorithm", "transport"):
-            table.add_column(heading)
-        for heading in (
-            "ranks",
-            "kills",
-            "every",
-            "steps/s",
-            "clean",
-            "share",
-            "limit",
-            "rank-steps",
-        ):
-            table.add_column(heading, justify="right")
+        table = new_table(
+            "pace of the median survivor with repeated failures",
+            ("algorithm", "transport"),
+            (
+                "ranks",
+                "kills",
+                "every",
+                "steps/s",
+                "clean",
+                "share",
+                "limit",
+                "rank-steps",
+            ),
+        )
         for one in self.goodputs:
             table.add_row(
                 one.algorithm,
@@ -192,21 +186,19 @@ class SurvivalReport:
         show_table(table)
 
     def _print_joins(self) -> None:
-        from rich.table import Table
-
-        table = Table(title=f"pauses of the others at a join, {self.where()}")
-        for heading in ("algorithm", "transport", "model"):
-            table.add_column(heading)
-        for heading in (
-            "ranks",
-            "ms/step",
-            "longest gap ms",
-            "limit",
-            "during its import",
-            "import s",
-            "first step s after init",
-        ):
-            table.add_column(heading, justify="right")
+        table = new_table(
+            f"pauses of the others at a join, {self.where()}",
+            ("algorithm", "transport", "model"),
+            (
+                "ranks",
+                "ms/step",
+                "longest gap ms",
+                "limit",
+                "during its import",
+                "import s",
+                "first step s after init",
+            ),
+        )
         for one in self.joins:
             table.add_row(
                 one.algorithm,
