@@ -189,14 +189,20 @@ def test_other_ranks_are_not_told_of_an_end_that_is_not_proven():
     assert router.sent == []
 
 
-def test_excluded_ranks_that_may_train_apart_are_not_killed_at_once():
-    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+def willing_ranks(config):
+    """Return the supervisor of two ranks that let newcomers in, a router and a list."""
     router, said = FakeRouter(), []
     plan = make_plan(config, {}, {})
     supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
     for rank in (0, 1):
         tell(supervisor, rank, Publish(round=0, record={}))
         tell(supervisor, rank, Admits(willing=True))
+    return supervisor, router, said
+
+
+def test_excluded_ranks_that_may_train_apart_are_not_killed_at_once():
+    config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
+    supervisor, router, said = willing_ranks(config)
     router.sent.clear()
     excluded = RankExcluded(rank=1, cause="silent", seconds=0.5)
     tell(supervisor, 0, excluded)
@@ -295,12 +301,7 @@ def test_a_rank_that_was_excluded_from_an_earlier_world_is_not_doubted():
 
 def test_a_lost_rank_does_not_join_as_one_that_is_apart():
     config = replace(CONFIG, on_failure="continue", respawn=True, partition="both")
-    router, said = FakeRouter(), []
-    plan = make_plan(config, {}, {})
-    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
-    for rank in (0, 1):
-        tell(supervisor, rank, Publish(round=0, record={}))
-        tell(supervisor, rank, Admits(willing=True))
+    supervisor, router, said = willing_ranks(config)
     tell(supervisor, 0, RankExcluded(rank=1, cause="stopped", seconds=0.5))
     tell(supervisor, 1, RankApart(lineage="l", generation=0, members=[1]))
     assert not [frame for _, frame in router.sent if isinstance(frame, Invite)]
@@ -309,12 +310,7 @@ def test_a_lost_rank_does_not_join_as_one_that_is_apart():
 
 def test_a_newcomer_whose_generation_was_cancelled_is_killed():
     config = replace(CONFIG, on_failure="continue", respawn=True)
-    router, said = FakeRouter(), []
-    plan = make_plan(config, {}, {})
-    supervisor = RankSupervisor(plan, config, router, Shutdown(), said.append, None)
-    for rank in (0, 1):
-        tell(supervisor, rank, Publish(round=0, record={}))
-        tell(supervisor, rank, Admits(willing=True))
+    supervisor, router, said = willing_ranks(config)
     supervisor.handlers[RankExited](RankExited(rank=1, pid=8, status=-9))
     supervisor.membership.start_newcomer(1, "a")
     tell(supervisor, 1, AskToJoin())
