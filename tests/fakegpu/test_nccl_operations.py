@@ -16,6 +16,7 @@ from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 
 pytestmark = pytest.mark.mp
@@ -119,26 +120,20 @@ def test_results_are_those_of_the_host(expected, body, seed):
 
 def test_each_wait_is_needed(expected, tmp_path):
     """The backend without one of its waits races, or gives something else."""
-    sites = tmp_path / "sites"
-    waits = {**NCCL, "FAKEGPU_WAITS": str(sites)}
-    run_ranks_on_gpus(RANKS, overlap, inputs(), environment=waits)
-    lines = {line for line in sites.read_text().splitlines() if "_native" in line}
-    assert sum("cuStreamWaitEvent" in line for line in lines) == 2
-    assert any("cuEventQuery" in line for line in lines)
-    unneeded = []
-    for line in sorted(lines):
-        ignored = {
-            **NCCL,
-            "FAKEGPU_IGNORE_WAIT": line.split()[0],
-            "FAKEGPU_DELAY_US": "20000",
-        }
-        try:
-            found = run_ranks_on_gpus(RANKS, overlap, inputs(), environment=ignored)
-            torch.testing.assert_close(found, expected[overlap])
-        except (RankFailure, AssertionError):
-            continue
-        unneeded.append(line)
-    assert not unneeded
+
+    def run(environment):
+        return run_ranks_on_gpus(
+            RANKS, overlap, inputs(), environment={**NCCL, **environment}
+        )
+
+    def check(environment):
+        found = run(environment)
+        torch.testing.assert_close(found, expected[overlap])
+
+    waits = waits_of(run, tmp_path / "sites")
+    assert sum("cuStreamWaitEvent" in one for one in waits) == 2
+    assert any("cuEventQuery" in one for one in waits)
+    assert not unneeded_waits(check, waits)
 
 
 # --- Errors --------------------------------------------------------------------------

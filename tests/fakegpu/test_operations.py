@@ -9,7 +9,8 @@ import torch
 
 import bluecomm as bf
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
-from tests.support.ranks import RankFailure, run_ranks
+from tests.support.fakegpu.waits import unneeded_waits, waits_of
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 RANKS = 3
@@ -84,24 +85,15 @@ def test_results_are_those_of_the_host(expected, body, seed):
 
 def test_each_wait_is_needed(expected, tmp_path):
     """The backend without one of its waits races, or gives something else."""
-    sites = tmp_path / "sites"
-    run_ranks_on_gpus(
-        RANKS, overlap, inputs(), environment={"FAKEGPU_WAITS": str(sites)}
-    )
-    lines = {line for line in sites.read_text().splitlines() if "_native" in line}
-    assert any("cuStreamWaitEvent" in line for line in lines)
-    assert any("cuEventQuery" in line for line in lines)
-    unneeded = []
-    for line in sorted(lines):
-        # Copies that are very late show what is written over too early.
-        ignored = {
-            "FAKEGPU_IGNORE_WAIT": line.split()[0],
-            "FAKEGPU_DELAY_US": "20000",
-        }
-        try:
-            found = run_ranks_on_gpus(RANKS, overlap, inputs(), environment=ignored)
-            torch.testing.assert_close(found, expected[overlap], rtol=0, atol=0)
-        except (RankFailure, AssertionError):
-            continue
-        unneeded.append(line)
-    assert not unneeded
+
+    def run(environment):
+        return run_ranks_on_gpus(RANKS, overlap, inputs(), environment=environment)
+
+    def check(environment):
+        found = run(environment)
+        torch.testing.assert_close(found, expected[overlap], rtol=0, atol=0)
+
+    waits = waits_of(run, tmp_path / "sites")
+    assert any("cuStreamWaitEvent" in one for one in waits)
+    assert any("cuEventQuery" in one for one in waits)
+    assert not unneeded_waits(check, waits)

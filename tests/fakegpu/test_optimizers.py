@@ -29,7 +29,8 @@ from tests.support.fakegpu.ranks import (
     this_memory,
 )
 from tests.support.fakegpu.tensors import DeviceMemory
-from tests.support.ranks import RankFailure, run_ranks
+from tests.support.fakegpu.waits import unneeded_waits, waits_of
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 RANKS = 3
@@ -423,24 +424,16 @@ def test_each_wait_is_needed(tmp_path):
     """
     batches = make_batches()
     expected = run_ranks(RANKS, train_two, batches)
-    sites = tmp_path / "sites"
-    late = {"FAKEGPU_DELAY_US": "2000"}  # shows what is written over too early
-    environment = {**late, "FAKEGPU_WAITS": str(sites)}
-    found = run_ranks_on_gpus(RANKS, train_two, batches, environment=environment)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    lines = {line for line in sites.read_text().splitlines() if "_native" in line}
-    assert any("cuStreamWaitEvent" in line for line in lines)
-    assert any("cuEventQuery" in line for line in lines)
-    unneeded = []
-    for line in sorted(lines):
-        ignored = {**late, "FAKEGPU_IGNORE_WAIT": line.split()[0]}
-        try:
-            found = run_ranks_on_gpus(RANKS, train_two, batches, environment=ignored)
-            torch.testing.assert_close(found, expected, rtol=0, atol=0)
-        except (RankFailure, AssertionError):
-            continue
-        unneeded.append(line)
-    assert not unneeded
+
+    def check(environment):
+        late = {**environment, "FAKEGPU_DELAY_US": "2000"}
+        found = run_ranks_on_gpus(RANKS, train_two, batches, environment=late)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+    waits = waits_of(check, tmp_path / "sites")
+    assert any("cuStreamWaitEvent" in one for one in waits)
+    assert any("cuEventQuery" in one for one in waits)
+    assert not unneeded_waits(check, waits)
 
 
 @pytest.fixture

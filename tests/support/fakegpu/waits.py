@@ -1,0 +1,38 @@
+"""Shows that each wait of a backend is needed: without it, results differ or race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.support.ranks import RankFailure
+
+# Work that is very late shows what is written over too early.
+_LATE = {"FAKEGPU_DELAY_US": "20000"}
+
+
+def waits_of(run: Callable[[Mapping[str, str]], object], sites: Path) -> list[str]:
+    """Return the waits of the native code that ``run(environment)`` reaches.
+
+    Args:
+        run: Runs ranks on fake GPUs with additional environment variables.
+        sites: File for the fake's list of waits.
+    """
+    run({"FAKEGPU_WAITS": str(sites)})
+    return sorted(
+        {line for line in sites.read_text().splitlines() if "_native" in line}
+    )
+
+
+def unneeded_waits(
+    check: Callable[[Mapping[str, str]], object], waits: list[str]
+) -> list[str]:
+    """Return the waits without which ``check(environment)`` still passes."""
+    unneeded = []
+    for wait in waits:
+        try:
+            check({"FAKEGPU_IGNORE_WAIT": wait.split()[0], **_LATE})
+        except (RankFailure, AssertionError):
+            continue
+        unneeded.append(wait)
+    return unneeded
