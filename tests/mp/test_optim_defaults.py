@@ -17,8 +17,8 @@ from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 
-# Their ranks do not wait for each other. On a busy machine a rank may end before the
-# others have sent it much.
+# Their ranks do not wait for each other. They meet before each step here: on a busy
+# machine a rank would end before the others have begun, and would learn alone.
 WITHOUT_WAITING = ("win_put", "push_sum", "pull_get", "async", "quorum_diloco")
 
 RANKS, CLASSES, FEATURES, SAMPLES, STEPS, BATCH = 4, 8, 6, 64, 150, 8
@@ -50,6 +50,8 @@ def accuracies(name):
     x, labels = samples_of(bf.rank())
     generator = torch.Generator().manual_seed(bf.rank())
     for _ in range(STEPS):
+        if name in WITHOUT_WAITING:
+            bf.barrier()
         batch = torch.randint(SAMPLES, (BATCH,), generator=generator)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[batch]), labels[batch]).backward()
