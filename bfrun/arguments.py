@@ -205,10 +205,9 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
         "--elastic-timeout",
         dest="elastic_timeout_s",
         type=_seconds,
-        default=600.0,
         metavar="S",
-        help="seconds for which fewer ranks than --min-np may be left (default: "
-        "%(default)g)",
+        help="with --on-failure continue: seconds for which fewer ranks than --min-np "
+        "may be left (default: 600)",
     )
     group.add_argument(
         "--respawn",
@@ -220,11 +219,10 @@ def add_failures(group: argparse._ArgumentGroup) -> None:
         "--respawn-after",
         dest="respawn_after_s",
         type=_seconds,
-        default=1.0,
         metavar="S",
-        help="with --respawn: seconds from the loss of a rank to its next start; they "
-        "double each time that it is lost soon after its start, up to 60 (default: "
-        "%(default)g)",
+        help="with --respawn or --max-np: seconds from the loss of a rank to its next "
+        "start; they double each time that it is lost soon after its start, up to 60 "
+        "(default: 1)",
     )
     group.add_argument(
         "--partition",

@@ -78,9 +78,11 @@ class LaunchConfig:
             other ranks go on.
         min_np: With ``continue``, the number of ranks below which the job ends, after
             ``elastic_timeout_s``; None means 1.
-        elastic_timeout_s: Seconds for which there may be fewer ranks than ``min_np``.
+        elastic_timeout_s: With ``continue``, seconds for which there may be fewer ranks
+            than ``min_np``; None means 600.
         respawn: With ``continue``, start lost ranks again; they join the running job.
-        respawn_after_s: Seconds from the loss of a rank to its next start.
+        respawn_after_s: Where lost ranks are started again, seconds from the loss of a
+            rank to its next start; None means 1.
         partition: With ``respawn``, which ranks train on while the network is cut:
             those of the ``primary`` side, or of ``both`` sides.
         max_np: With ``continue``, the number of ranks up to which the job grows into
@@ -131,9 +133,9 @@ class LaunchConfig:
     failure_timeout_s: float = 120.0
     on_failure: OnFailure = "end"
     min_np: int | None = None
-    elastic_timeout_s: float = 600.0
+    elastic_timeout_s: float | None = None
     respawn: bool = False
-    respawn_after_s: float = 1.0
+    respawn_after_s: float | None = None
     partition: Partition = "primary"
     max_np: int | None = None
     host_discovery_script: str | None = None

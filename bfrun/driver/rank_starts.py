@@ -10,7 +10,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.admissions import Admissions
 from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import Membership
-from bfrun.driver.respawn import HostSlot
+from bfrun.driver.respawn import FIRST_WAIT_S, HostSlot
 from bfrun.driver.slots import Slots
 from bfrun.driver.start_frames import StartFrames
 from bfrun.errors import LaunchError
@@ -64,7 +64,8 @@ class RankStarts:
             for number, spec in enumerate(host.processes)
         }
         most = config.max_np if config.may_grow else len(slot_of)
-        self._slots = Slots(slot_of, most, config.respawn_after_s)
+        wait_s = config.respawn_after_s
+        self._slots = Slots(slot_of, most, FIRST_WAIT_S if wait_s is None else wait_s)
         if config.may_grow:
             self._slots.use(
                 HostSlot(host.index, number)

@@ -59,6 +59,9 @@ from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 from bfrun.wording import format_ranks
 
+# By default, how long fewer ranks than --min-np may be left.
+ELASTIC_TIMEOUT_S = 600.0
+
 # An excluded rank must have said that it trains on within this time after the network
 # has healed.
 _SPLIT_S = 60.0
@@ -286,6 +289,8 @@ class RankSupervisor:
     def _count(self, now: float) -> None:
         """End the job if too few ranks have been left for too long."""
         least, limit_s = self._config.min_np or 1, self._config.elastic_timeout_s
+        if limit_s is None:
+            limit_s = ELASTIC_TIMEOUT_S
         left = len(self.membership.remaining)
         if left >= least or self._ends or self.membership.ending:
             self._too_few_since = None

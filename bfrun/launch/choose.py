@@ -66,13 +66,15 @@ def check_failures(config: LaunchConfig) -> None:
     """Raise unless the options for failures go together.
 
     Raises:
-        LaunchError: ``--min-np`` or ``--respawn`` was given without ``--on-failure
-            continue``, ``--min-np`` is not between 1 and the number of ranks, or
-            ``--partition both`` was given without ``--respawn``, or for a job that
-            grows.
+        LaunchError: ``--min-np``, ``--elastic-timeout`` or ``--respawn`` was given
+            without ``--on-failure continue``, ``--min-np`` is not between 1 and the
+            number of ranks, ``--respawn-after`` was given although lost ranks are not
+            started again, or ``--partition both`` without ``--respawn``, or for a job
+            that grows.
     """
     given = {
         "--min-np": config.min_np is not None,
+        "--elastic-timeout": config.elastic_timeout_s is not None,
         "--respawn": config.respawn,
         "--partition both": config.partition == "both",
     }
@@ -89,6 +91,10 @@ def check_failures(config: LaunchConfig) -> None:
                 "--min-np must be at least 1 and at most the number of ranks"
                 f"{'' if most is None else f' ({most})'}, got {config.min_np}"
             )
+    if config.respawn_after_s is not None and not (config.respawn or config.may_grow):
+        raise LaunchError(
+            "--respawn-after is for jobs that start lost ranks again; add --respawn"
+        )
     if config.partition == "both":
         _check_partition(config)
 

@@ -52,6 +52,11 @@ def test_launchers_that_end_jobs_are_refused(launcher, environ, monkeypatch, cap
     [
         (["--respawn"], "--respawn is for jobs that go on after a failure"),
         (["--min-np", "2"], "--min-np is for jobs that go on after a failure"),
+        (["--elastic-timeout=5"], "--elastic-timeout is for jobs that go on after a"),
+        (
+            ["--on-failure=continue", "--respawn-after=5"],
+            "--respawn-after is for jobs that start lost ranks again",
+        ),
         (
             ["--on-failure", "continue", "--min-np", "3"],
             r"--min-np must be at least 1 and at most the number of ranks (2), got 3",
