@@ -239,7 +239,11 @@ class Requests:
         self.check_usable()
         suspensions = self._suspensions
         self._waiting.add(number)
-        if not self._completions.is_here():  # a callback waits for what has ended
+        # Most callbacks wait for what has ended.
+        if self._completions.is_here():
+            if timeout_s is None and not self._engine.done(number):
+                self._completions.hand_over()
+        else:
             self._waiters.add(threading.get_ident())
         try:
             limit_s = float("inf") if timeout_s is None else timeout_s

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
+from bluecomm.runtime.completions import let_others_run
 from bluecomm.torch_backend.compat import hold, release
 from bluecomm.torch_backend.flight_record import Entry
 
@@ -131,6 +132,9 @@ class GroupWork(dist.Work):
                 with contextlib.suppress(Exception):
                     self._settle(_SOON_S)
             if self._pending or self._error is not None:
+                # The program may wait for the future in a callback of another one, as
+                # torch's hook for PowerSGD does.
+                let_others_run()
                 ended: torch.futures.Future[None] = torch.futures.Future()
                 # C++ does not see an error set by set_exception(), but one of a
                 # callback.

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bluecomm.runtime import current_process
+from tests.support.deadlines import hear, say
 from tests.support.torch_world import Group, run_torch_ranks
 
 pytestmark = pytest.mark.mp
@@ -133,6 +134,36 @@ def test_ddp_with_hooks_has_the_losses_of_gloo(tmp_path: Path) -> None:
     for result in run_torch_ranks(2, train_with_hooks, tmp_path):
         for kind, (ours, gloo) in result.items():
             assert ours == gloo, kind
+
+
+def wait_in_a_callback(folder: Path) -> float:
+    """Make a call in the callback of another one, and wait for it there.
+
+    Rank 1 makes each call only when rank 0 waits for it. torch's hook for PowerSGD does
+    the same if the ranks are apart.
+    """
+    rank = dist.get_rank()
+
+    def start(name: str, value: float) -> torch.futures.Future[Any]:
+        if rank == 1:
+            hear(folder, f"0 waits for {name}")
+        work = dist.all_reduce(torch.tensor([value]), async_op=True)
+        assert work is not None
+        return work.get_future()
+
+    def go_on(first: torch.futures.Future[Any]) -> torch.Tensor:
+        second = start("the second", first.value()[0].item())
+        say(folder, f"{rank} waits for the second")
+        return second.wait()[0]  # type: ignore[no-any-return]
+
+    last = start("the first", 1.0).then(go_on)
+    say(folder, f"{rank} waits for the first")
+    return float(last.wait())
+
+
+def test_a_callback_may_wait_for_another_call(tmp_path: Path) -> None:
+    found = run_torch_ranks(2, wait_in_a_callback, tmp_path, tmp_path)
+    assert found == [4.0, 4.0]
 
 
 def train_two_models() -> tuple[list[float], list[float]]:

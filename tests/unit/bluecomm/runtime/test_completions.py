@@ -11,7 +11,7 @@ import bluecomm as bf
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import completions as completions_module
 from bluecomm.runtime import current_process
-from bluecomm.runtime.completions import Completions
+from bluecomm.runtime.completions import Completions, let_others_run
 from bluecomm.runtime.handle import (
     FinishedHandle,
     GroupHandle,
@@ -130,6 +130,57 @@ def test_a_callback_that_raises_is_logged_and_the_others_run(
     calls.await_number(1)
     completions.add(1, fail)  # at once
     assert [error[0] for error in raised] == [LookupError, SystemExit, LookupError]
+
+
+def test_a_callback_that_waits_lets_another_thread_call_the_others(engine, completions):
+    """Two of its callbacks wait for that of the next request."""
+    calls, goes_on = Calls(), threading.Event()
+
+    def wait():
+        let_others_run()
+        let_others_run()  # it does no more
+        assert goes_on.wait(DEADLINE_S)
+        calls()
+
+    for callback in (wait, wait, calls):
+        completions.add(1, callback)
+    completions.add(2, goes_on.set)
+    engine.end(1)
+    calls.await_number(1)
+    assert len(threads_of_callbacks()) == 3
+    engine.end(2)
+    calls.await_number(3)
+    engine.close()
+    completions.close()
+    assert threads_of_callbacks() == []
+
+
+def test_a_callback_that_cannot_let_others_run_fails(engine, completions, monkeypatch):
+    class Refused(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't start new thread")
+
+    errors, calls = [], Calls()
+
+    def wait():
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "Thread", Refused)
+            with pytest.raises(RuntimeError, match="new thread") as caught:
+                let_others_run()
+        errors.append(caught.value)
+
+    completions.add(1, wait)
+    completions.add(1, calls)
+    engine.end(1)
+    calls.await_number(1)
+    assert len(errors) == len(threads_of_callbacks()) == 1
+
+
+def test_other_threads_let_nobody_run(completions):
+    let_others_run()
+    completions.add(1, print)
+    let_others_run()
+    assert len(threads_of_callbacks()) == 1
 
 
 def test_a_signal_handler_that_adds_while_the_thread_starts(completions, monkeypatch):
