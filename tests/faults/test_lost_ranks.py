@@ -16,14 +16,15 @@ pytestmark = pytest.mark.faults
 
 # Starts one operation of each kind on ranks 0 and 1; rank 2 takes no part.
 EVERY_KIND = """
-import json, os, sys, time, torch
+import json, os, time, torch
 import bluecomm as bf
+from tests.support.exit_together import exit_together
 bf.init()
 small, large = torch.ones(6, 2), torch.ones(1 << 20)
 bf.barrier()
 if bf.rank() == 2:
     print(f"victim {os.getpid()}", flush=True)
-    time.sleep(300)
+    time.sleep(1000)
 calls = {
     "allreduce": lambda: bf.allreduce_nonblocking(small, name="a"),
     "allreduce_large": lambda: bf.allreduce_nonblocking_(large, name="b"),
@@ -54,7 +55,7 @@ for kind, wait in [*((k, h.wait) for k, h in handles.items()), ("barrier", bf.ba
         assert error.peers == (2,), error.peers
 print("errors " + json.dumps(errors), flush=True)
 assert len(set(errors.values())) == len(errors)
-sys.exit(9)
+exit_together(9, bf.rank(), [0, 1])
 """
 
 # The ranks average a large tensor until somebody stops them.
@@ -246,7 +247,7 @@ bf.init()
 bf.barrier()
 if bf.rank() == 1:
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(300)
+    time.sleep(1000)
 bf.barrier()
 """
 IN_INIT = """
@@ -334,8 +335,9 @@ def test_a_stopped_rank_is_warned_of_and_then_lost(tmp_path):
 
 # Rank 1 is an ordinary rank of the first optimizer, and the server of the second.
 QUORUMS = """
-import os, signal, sys, torch
+import os, signal, torch
 import bluecomm as bf
+from tests.support.exit_together import exit_together
 bf.init()
 trainings = {}
 for name, ranks in (("follower", [0, 1, 2]), ("server", [1, 2])):
@@ -368,7 +370,7 @@ for name, training in trainings.items():
             step(*training)
     except Exception as error:
         print(f"lost {name}: {type(error).__name__}: {error}", flush=True)
-sys.exit(9)
+exit_together(9, bf.rank(), [0, 2])
 """
 
 

@@ -17,8 +17,9 @@ from tests.support.launch import launched, python
 pytestmark = pytest.mark.faults
 
 HOLDER = """
-import os, sys, time, torch
+import os, time, torch
 import bluecomm as bf
+from tests.support.exit_together import exit_together
 bf.init()
 bf.set_topology(bf.FullyConnectedGraph(bf.size()))
 x = torch.full((5000,), float(bf.rank()))
@@ -47,7 +48,7 @@ try:
 except bf.PeerLostError as error:
     print("get raises too", flush=True)
 print("mean", float(bf.win_update("x", clone=True)[0]), flush=True)
-sys.exit(9)
+exit_together(9, bf.rank(), [0, 1])
 """
 
 
