@@ -84,13 +84,14 @@ def test_the_others_use_all_records(how, end, size, victims, tmp_path):
         assert "Traceback" not in job.err
 
 
-# Rank 2 is stopped while it holds records. The others go on when it continues.
+# Rank 2 is stopped while it holds records. The others go on when it continues. They do
+# not wait for a core as long as a lease lasts.
 SILENT = """
 import os, signal, torch
 import bluecomm as bf
 bf.init()
 loader = bf.data.DataLoader(
-    torch.arange(60), 4, partition="dynamic", uneven=True, lease_s=0.5, num_workers=0
+    torch.arange(60), 4, partition="dynamic", uneven=True, lease_s=3.0, num_workers=0
 )
 used = []
 for step, batch in enumerate(loader):
