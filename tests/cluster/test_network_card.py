@@ -61,6 +61,7 @@ def test_a_card_sends_the_tensor_once_and_each_rank_its_shard(cluster, tmp_path)
     assert len(answers) == 8
     assert {answer["result"] for answer in answers} == {3.5}
     for answer in answers:
-        # Headers and barriers add some percent.
-        assert 1.0 <= answer["card"] / (STEPS * NBYTES) < 1.06
+        # Headers and barriers add some percent; on a busy machine, so do heartbeats and
+        # packets that are sent again. A shard more would be 25 %.
+        assert 1.0 <= answer["card"] / (STEPS * NBYTES) < 1.2
         assert answer["between_machines"] == [STEPS * NBYTES / 4]

@@ -17,7 +17,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import ProcessConnection
 from bfrun.launch.ssh import SshLauncher
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.cluster
 NODE1, NODE2, NODE3 = Host("node1"), Host("node2"), Host("node3")
@@ -138,7 +138,8 @@ def test_a_cut_link_does_not_block(launcher, cluster):
     connection.close()
     assert time.monotonic() - start < DEADLINE_S
     cluster.hosts[0].restore_link()
-    assert threading.active_count() < 10
+    # A thread that has been told to end may need a moment on a busy machine.
+    wait_until(lambda: threading.active_count() < 10, str(threading.enumerate()))
 
 
 def test_unknown_host_key_is_refused_with_the_remedy(cluster, tmp_path):
