@@ -19,7 +19,7 @@ from tests.support.launch import Launched, launched
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
 # A rank with a child, both of which ignore SIGTERM.
-STUBBORN = "trap '' TERM HUP; echo $$; sleep 301 & wait; wait; sleep 302"
+STUBBORN = "trap '' TERM HUP; echo $$; sleep 1001 & wait; wait; sleep 1002"
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_working_directory_and_words_of_the_command_stay(launch, tmp_path):
 
 
 def test_first_failure_is_named_with_its_host(launch):
-    script = '[ "$RANK" = 2 ] && { echo no luck >&2; exit 7; }; sleep 300'
+    script = '[ "$RANK" = 2 ] && { echo no luck >&2; exit 7; }; sleep 1000'
     job = launch("-H", "node1:2,node2:2", "sh", "-c", script)
     assert job.wait() == 7
     assert "rank 2 on node2" in job.err

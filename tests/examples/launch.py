@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.deadlines import JOB_S
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -18,7 +20,7 @@ def run_example(
     *arguments: str,
     np: int,
     bfrun_options: Sequence[str] = (),
-    limit_s: float = 300.0,
+    limit_s: float = JOB_S,
 ) -> str:
     """Return the job's output; it must succeed within ``limit_s``."""
     command = [

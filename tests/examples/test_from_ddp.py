@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.examples.launch import EXAMPLES, run_example
+from tests.support.deadlines import JOB_S
 
 TEXT = (EXAMPLES.parent / "docs" / "from-ddp.md").read_text()
 PROGRAMS = dict(
@@ -28,7 +29,7 @@ def run_under_torchrun(program: Path) -> str:
     command = [*torchrun, "--nproc-per-node", "2", str(program)]
     for _ in range(3):
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, timeout=300, check=False
+            command, stdout=subprocess.PIPE, text=True, timeout=JOB_S, check=False
         )
         if done.returncode == 0:
             return done.stdout

@@ -142,7 +142,7 @@ def test_a_detached_job_ends_after_its_limit(tmp_path):
 
 
 def test_ranks_that_have_not_met_end_with_bfrun(tmp_path):
-    body = "import time; print('up', flush=True); time.sleep(300)"
+    body = "import time; print('up', flush=True); time.sleep(1000)"
     with launched(tmp_path, *OPTIONS, "-np", "2", *python(body)) as job:
         wait_until_up(job, 2)
         kill(job)

@@ -130,9 +130,9 @@ bf.allreduce(torch.ones(2), name="first")
 if bf.rank() == 1:
     context = multiprocessing.get_context("fork")
     for _ in range(2):
-        context.Process(target=time.sleep, args=(300,)).start()
+        context.Process(target=time.sleep, args=(1000,)).start()
     print(f"victim {os.getpid()}", flush=True)
-    time.sleep(300)
+    time.sleep(1000)
 bf.allreduce(torch.ones(2), name="second")
 """
 

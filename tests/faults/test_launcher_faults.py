@@ -22,9 +22,9 @@ from tests.support.launch import launched, python, run_bfrun
 pytestmark = pytest.mark.faults
 
 CLIENT = "from tests.support.rank_client import RankClient; client = RankClient(); "
-SLEEP = "import time; print('up', flush=True); time.sleep(300)"
+SLEEP = "import time; print('up', flush=True); time.sleep(1000)"
 # Each rank is a shell that waits for two children, one in its own session.
-FAMILY = ("bash", "-c", "sleep 300 & setsid sleep 301 & echo up; sleep 302; true")
+FAMILY = ("bash", "-c", "sleep 1000 & setsid sleep 1001 & echo up; sleep 1002; true")
 
 
 def wait_until_up(job, ranks):
@@ -71,7 +71,7 @@ def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "if os.environ['RANK'] == '1': sys.exit(7)\n"
-        "time.sleep(300)\n"
+        "time.sleep(1000)\n"
     )
     command = ["-np", "3", "--output-dir", "logs", *python(body)]
     with launched(tmp_path, *command) as job:
@@ -128,7 +128,7 @@ def test_nothing_outlives_a_killed(victim, tmp_path):
     with launched(tmp_path, "-v", "-np", "2", *FAMILY) as job:
         agent, guard = job.agent()
         wait_until_up(job, 2)
-        job.wait_for_pids("^sleep 30[012]", 6)
+        job.wait_for_pids("^sleep 100[012]", 6)
         pid = {"driver": job.process.pid, "agent": agent, "guard": guard}[victim]
         os.kill(pid, signal.SIGKILL)
         job.wait_until_empty()
@@ -278,7 +278,7 @@ def test_children_that_hold_the_output_delay_nothing(tmp_path):
     body = (
         "import os, multiprocessing as mp, time\n"
         "ctx = mp.get_context('fork')\n"
-        "for _ in range(2): ctx.Process(target=time.sleep, args=(300,)).start()\n"
+        "for _ in range(2): ctx.Process(target=time.sleep, args=(1000,)).start()\n"
         "print('bye', flush=True)\n"
         "os._exit(0)\n"
     )
@@ -289,7 +289,7 @@ def test_children_that_hold_the_output_delay_nothing(tmp_path):
 
 def test_a_process_that_dies_below_a_shell_is_noticed(tmp_path):
     client = CLIENT.replace('"', "'") + "import os; client.publish(0); os._exit(5)"
-    body = f'{python("")[0]} -c "{client}"; sleep 300'
+    body = f'{python("")[0]} -c "{client}"; sleep 1000'
     with launched(tmp_path, "-np", "1", "bash", "-c", body) as job:
         assert job.wait() == 1
         assert "ended without bluecomm.shutdown" in job.err
@@ -336,7 +336,7 @@ def unread(fd):
 def test_the_user_need_not_wait_for_unread_output(goes_on):
     """bfrun's final report goes to the same pipe, and bfrun does not wait for it."""
     body = "import time\nfor i in range(1500): print('x' * 100)\n"
-    body += "time.sleep(600)" if goes_on else ""
+    body += "time.sleep(1000)" if goes_on else ""
     read_end, write_end = os.pipe()
     command = [python("")[0], "-m", "bfrun", "-np", "2", *python(body)]
     with subprocess.Popen(command, stdout=write_end, stderr=write_end) as process:

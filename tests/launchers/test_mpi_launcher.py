@@ -42,7 +42,7 @@ def test_ranks_run_with_the_usual_variables(tmp_path):
 def test_the_first_failure_is_reported_with_its_last_words(tmp_path):
     body = (
         "import os, sys, time\n"
-        "if os.environ['RANK'] != '1': time.sleep(300)\n"
+        "if os.environ['RANK'] != '1': time.sleep(1000)\n"
         "sys.exit('the last words')\n"
     )
     with launched(tmp_path, *MPI, "-np", "3", *python(body)) as job:
@@ -60,7 +60,7 @@ def test_a_killed_rank_and_what_it_started(tmp_path):
         "if os.environ['RANK'] == '0':\n"
         "    subprocess.Popen(['setsid', 'sleep', '77'])\n"
         "    os.kill(os.getpid(), 9)\n"
-        "time.sleep(300)\n"
+        "time.sleep(1000)\n"
     )
     with launched(tmp_path, *MPI, "-np", "2", *python(body)) as job:
         assert job.wait() == 128 + signal.SIGKILL
@@ -69,7 +69,7 @@ def test_a_killed_rank_and_what_it_started(tmp_path):
 
 
 def test_ctrl_c_ends_all_ranks(tmp_path):
-    body = "import time; print('up', flush=True); time.sleep(300)"
+    body = "import time; print('up', flush=True); time.sleep(1000)"
     with launched(tmp_path, *MPI, "-np", "2", *python(body)) as job:
         job.wait_for(r"up\s*up")
         job.signal(signal.SIGINT)

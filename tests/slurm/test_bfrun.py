@@ -77,7 +77,7 @@ def granted(slurm):
 
 def test_an_allocation_that_ends_is_named(slurm, granted, tmp_path):
     number, allocation = granted
-    command = ["sh", "-c", "echo up; sleep 300"]
+    command = ["sh", "-c", "echo up; sleep 1000"]
     with launched(tmp_path, *command, environ=allocation) as job:
         job.wait_for(r"up\n.*up\n")
         assert slurm.run("scancel", number).returncode == 0

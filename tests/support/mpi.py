@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.deadlines import JOB_S
 from tests.support.python_path import python_path
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def wheel(package: str) -> Path:
             [*install, "--ignore-installed", "--prefix", str(folder), package],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=JOB_S,
         )
         if done.returncode != 0:
             unavailable(f"pip install {package} failed: {done.stderr[-300:]}")
@@ -118,7 +119,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(
-    command: list[str], environ: Mapping[str, str], limit_s: float = 300.0
+    command: list[str], environ: Mapping[str, str], limit_s: float = JOB_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a launcher to its end; kill it and its ranks at the deadline."""
     with subprocess.Popen(

@@ -9,6 +9,6 @@ from bfrun.cli import main
 from bfrun.driver import shutdown
 
 if __name__ == "__main__":
-    shutdown.EXIT_S = shutdown.GRACE_S = shutdown.TERM_S = shutdown.USER_TERM_S = 300.0
-    shutdown._ALL_S = 600.0
+    shutdown.EXIT_S = shutdown.GRACE_S = shutdown.TERM_S = shutdown.USER_TERM_S = 600.0
+    shutdown._ALL_S = 1000.0
     sys.exit(main())

@@ -17,7 +17,7 @@ class RankClient:
         self._frames: list[Message] = []
         self._parser = MessageParser()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(120)
+        self._socket.settimeout(240)
         self._socket.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
         self.send("hello", rank=self.rank, pid=os.getpid())
         self.welcome = self.receive("welcome", "refused")

@@ -12,6 +12,7 @@ import pytest
 from bluecomm import nccl_net
 from bluecomm.nccl_net import check
 from bluecomm.nccl_net.__main__ import main
+from tests.support.deadlines import DEADLINE_S
 
 
 def run(*arguments, **variables):
@@ -19,7 +20,7 @@ def run(*arguments, **variables):
         [sys.executable, "-m", "bluecomm.nccl_net", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         env={**os.environ, **variables},
     )
 
@@ -100,7 +101,7 @@ def test_a_shell_takes_a_path_with_spaces(tmp_path, monkeypatch, capsys):
         input=capsys.readouterr().out,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=True,
     )
     assert said.stdout == f"{plugin}\n"
@@ -192,7 +193,7 @@ def test_a_plugin_without_interfaces_says_so():
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         env={**os.environ, "NCCL_SOCKET_IFNAME": "=nosuchcard"},
     )
     assert "RuntimeError: init: no network interface is up" in done.stderr

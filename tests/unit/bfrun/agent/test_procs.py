@@ -26,7 +26,7 @@ def test_reads_its_own_state():
 def test_names_with_blanks_and_parentheses(tmp_path):
     program = tmp_path / "a) R 1 (b"
     program.symlink_to("/bin/sleep")
-    with subprocess.Popen([program, "300"]) as process:
+    with subprocess.Popen([program, "1000"]) as process:
         deadline = time.monotonic() + DEADLINE_S
         while read_stat(process.pid).state != "S" and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -48,7 +48,7 @@ def test_descendants_are_found_by_their_parents():
 
 
 def test_kills_what_is_below_a_process_and_only_that():
-    with subprocess.Popen(["bash", "-c", "sleep 300 & sleep 301; true"]) as parent:
+    with subprocess.Popen(["bash", "-c", "sleep 1000 & sleep 1001; true"]) as parent:
         deadline = time.monotonic() + DEADLINE_S
         while len(descendants(parent.pid, all_processes())) < 2:
             assert time.monotonic() < deadline
@@ -59,7 +59,7 @@ def test_kills_what_is_below_a_process_and_only_that():
 
 
 def test_processes_that_cannot_be_killed_are_returned():
-    with subprocess.Popen(["bash", "-c", "sleep 300; true"]) as parent:
+    with subprocess.Popen(["bash", "-c", "sleep 1000; true"]) as parent:
         while not descendants(parent.pid, all_processes()):
             time.sleep(0.01)
         mine = descendants(parent.pid, all_processes())

@@ -100,7 +100,7 @@ def test_a_relay_says_when_the_agent_has_ended(listener, agent):
 
 
 def test_a_process_that_has_the_number_of_an_agent_is_none(tmp_path):
-    with subprocess.Popen(["sleep", "300"]) as other:
+    with subprocess.Popen(["sleep", "1000"]) as other:
         try:
             with reached(str(tmp_path / "driver"), (other.pid,)) as relay:
                 assert relay.take() == b""

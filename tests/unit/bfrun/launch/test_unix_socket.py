@@ -59,7 +59,7 @@ def test_a_driver_waits_while_others_are_to_be_accepted(tmp_path, monkeypatch):
 
 
 def test_the_end_of_the_guard_is_awaited(tmp_path):
-    guard = subprocess.Popen(["sleep", "300"])
+    guard = subprocess.Popen(["sleep", "1000"])
     connection = UnixConnection(str(tmp_path / "driver"), guard.pid)
     assert connection.wait(0.0) is None
     guard.kill()

@@ -58,7 +58,7 @@ def test_a_torn_report_is_said_to_be_one(capfd):
 
 def test_an_mpirun_that_waits_for_ranks_after_a_failure_is_ended(monkeypatch):
     monkeypatch.setattr("bfrun.mpi.job._FAILURE_GRACE_S", 0.2)
-    verdict = judge(report(), 0, then="time.sleep(600)")
+    verdict = judge(report(), 0, then="time.sleep(1000)")
     assert verdict.exit_code == 3
     assert "rank 2 on h (pid 7) ended with exit code 3" in verdict.report
 

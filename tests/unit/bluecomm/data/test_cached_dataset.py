@@ -101,7 +101,7 @@ def test_the_sample_of_a_killed_loader_is_loaded_by_the_next(counted):
 
         def stuck(self, index):
             load(self, index)
-            time.sleep(300)
+            time.sleep(1000)
 
         counted.__class__.__getitem__ = stuck
         dataset[3]

@@ -161,7 +161,7 @@ def test_a_claim_passes_on_when_its_process_is_killed(network, owner):
     def child():
         with first.loading(key):
             os.write(told, b"x")
-            time.sleep(300)
+            time.sleep(1000)
 
     pid = fork(child)
     assert os.read(ready, 1)
