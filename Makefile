@@ -131,7 +131,7 @@ extension_objects = $(patsubst kernels/%,$(extension_folder)/native/kernels/%.o,
     $(call units_of,$(filter-out $(BENCH_SOURCES),$(LIBRARY_SOURCES)))))
 
 # TSan finds races, and the tests of these folders have one thread.
-OF_ONE_THREAD := $(foreach folder,collectives device kernels membership, \
+OF_ONE_THREAD := $(foreach folder,collectives kernels membership, \
     native/tests/$(folder)/%)
 SOURCES_native := $(TEST_SOURCES) $(BENCH_SOURCES)
 SOURCES_native-asan := $(TEST_SOURCES) $(LIBRARY_SOURCES)

@@ -122,8 +122,8 @@ class CudaDevice(metaclass=_PybindType):
 class Ticket(_MadeByEngine):
     """Orders a call that the library of a device carries out."""
 
-class LossWatcher(_MadeByEngine):
-    """Learns from the engine which ranks are lost."""
+class FailureWatcher(_MadeByEngine):
+    """Learns of lost ranks, and of failures on other ranks, from the engine."""
 
 class NcclLibrary(metaclass=_PybindType):
     """NCCL: the one that the process has loaded, or else the first of the candidates.
@@ -147,7 +147,7 @@ class NcclCall(Ticket):
     def withdraw(self) -> None:
         """End a call that the engine has not got."""
 
-class NcclQueue(LossWatcher):
+class NcclQueue(FailureWatcher):
     """Passes one rank's calls to NCCL, in the order of their numbers.
 
     Addresses are those of a device, streams those of CUDA, as integers. All methods
@@ -177,6 +177,12 @@ class NcclQueue(LossWatcher):
 
     def failure(self) -> Completion | None:
         """Return why no call succeeds any more, or None."""
+
+    def suspend(self) -> None:
+        """Stop the thread of the queue until `resume` or `close`."""
+
+    def resume(self) -> None:
+        """Continue after `suspend`."""
 
     def close(self, timeout_s: float) -> None:
         """Finish the calls that NCCL has received; abort them after `timeout_s`."""
@@ -449,8 +455,11 @@ class Engine(metaclass=_PybindType):
     def leave_members(self, text: str) -> None:
         """End this rank's membership: its operations fail with ``text``."""
 
-    def watch_losses(self, watcher: LossWatcher) -> None:
-        """Tell `watcher` of each lost rank, also of those that are lost already."""
+    def watch_failures(self, watcher: FailureWatcher) -> None:
+        """Tell `watcher` of lost ranks, and of calls that fail elsewhere later.
+
+        It learns of ranks that are lost already, too.
+        """
 
     def next_member_change(self, timeout_s: float) -> MemberChange | None:
         """Wait for the next change; None after `timeout_s` or once it is closed.

@@ -60,7 +60,7 @@ class NcclCalls:
             if self._queue is None:
                 library = nccl_library()
                 queue = staging.make_nccl_queue(library, world.rank, world.size)
-                world.engine.watch_losses(queue)
+                world.engine.watch_failures(queue)
                 self._queue, self._staging = queue, staging
                 _log.info(
                     "rank %d: allreduce, broadcast and reducescatter of tensors on "
@@ -80,6 +80,18 @@ class NcclCalls:
                     "tensors on that device"
                 )
             return self._queue
+
+    def suspend(self) -> None:
+        """Stop the queue's thread until ``resume`` or ``close``."""
+        with self._lock:
+            if self._queue is not None:
+                self._queue.suspend()
+
+    def resume(self) -> None:
+        """Continue after ``suspend``."""
+        with self._lock:
+            if self._queue is not None:
+                self._queue.resume()
 
     def close(self, timeout_s: float) -> None:
         """Finish the calls that NCCL has received; abort them after ``timeout_s``."""

@@ -236,6 +236,7 @@ class World(Requests):
         self._suspensions += 1
         self._is_suspended = True
         self._monitor.suspend()
+        self.nccl_calls.suspend()
         self._engine.suspend()
 
     def resume(self) -> None:
@@ -243,6 +244,7 @@ class World(Requests):
         if self._is_suspended and not self._closed:
             self._is_suspended = False
             self._engine.resume()
+            self.nccl_calls.resume()
             self._monitor.resume()
 
     @property

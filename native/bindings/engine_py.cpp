@@ -320,7 +320,7 @@ void register_engine(py::module_& module) {
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
       .def("leave_members", unlocked(&Engine::leave_members), arg("text"))
-      .def("watch_losses", unlocked(&Engine::watch_losses), arg("watcher"))
+      .def("watch_failures", unlocked(&Engine::watch_failures), arg("watcher"))
       .def("next_member_change", &next_member_change, arg("timeout_s"))
       .def("tell_failing", unlocked(&Engine::tell_failing), arg("what"))
       .def("take_late_failure", unlocked(&Engine::take_late_failure))

@@ -14,7 +14,7 @@
 #include "bindings/py_cuda_device.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
-#include "common/loss_watcher.h"
+#include "common/failure_watcher.h"
 #include "common/ticket.h"
 #include "device/nccl_call.h"
 #include "device/nccl_library.h"
@@ -62,7 +62,7 @@ std::shared_ptr<NcclCall> make_call(NcclQueue& self, std::string_view kind,
 void register_nccl(py::module_& module) {
   using py::arg;
   py::class_<Ticket, std::shared_ptr<Ticket>>(module, "Ticket");
-  py::class_<LossWatcher, std::shared_ptr<LossWatcher>>(module, "LossWatcher");
+  py::class_<FailureWatcher, std::shared_ptr<FailureWatcher>>(module, "FailureWatcher");
   py::class_<NcclLibrary, std::shared_ptr<NcclLibrary>>(module, "NcclLibrary")
       .def(py::init(&device::open_nccl), arg("candidates"),
            py::call_guard<ReleaseGil>())
@@ -81,7 +81,7 @@ void register_nccl(py::module_& module) {
              return self.has_ended() ? std::optional<Status>(Status{}) : std::nullopt;
            })
       .def("withdraw", &NcclCall::withdraw);
-  py::class_<NcclQueue, LossWatcher, std::shared_ptr<NcclQueue>>(module, "NcclQueue")
+  py::class_<NcclQueue, FailureWatcher, std::shared_ptr<NcclQueue>>(module, "NcclQueue")
       .def(py::init([](std::shared_ptr<NcclLibrary> library, const PyCudaDevice& device,
                        int rank, int size) {
              return NcclQueue::open(std::move(library), device.device, rank, size);
@@ -92,6 +92,8 @@ void register_nccl(py::module_& module) {
            arg("destination"), arg("count"), arg("dtype"), arg("is_average"),
            arg("root"), arg("stream"), arg("limit_s"))
       .def("failure", &NcclQueue::failure)
+      .def("suspend", &NcclQueue::suspend, py::call_guard<ReleaseGil>())
+      .def("resume", &NcclQueue::resume, py::call_guard<ReleaseGil>())
       .def(
           "close",
           [](NcclQueue& self, double timeout_s) { self.close(to_duration(timeout_s)); },

@@ -2,16 +2,31 @@
 
 #include <cstddef>
 #include <span>
+#include <stdexcept>
+#include <utility>
 
 #include "common/gate.h"
 #include "common/status.h"
 
 namespace bluecomm {
 
+// What Ticket::write_answer() throws if this rank's library has failed.
+class TicketFailure : public std::runtime_error {
+ public:
+  explicit TicketFailure(Status status)
+      : std::runtime_error(status.text), status_(std::move(status)) {}
+
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
 // Orders a call that the library of a device carries out: each member makes an offer,
 // and the first member, once it has all of them, answers with the call's number. As a
-// gate it opens when the library has taken the call. The dispatcher calls these
-// functions under the progress lock, so none of them blocks or calls the engine.
+// gate it opens when the library has taken the call, and fails when the library will
+// not take it, in any phase. The dispatcher calls these functions under the progress
+// lock, so none of them blocks or calls the engine.
 class Ticket : public Gate {
  public:
   // A multiple of the size of any element.
@@ -21,7 +36,7 @@ class Ticket : public Gate {
   virtual std::span<const std::byte> offer() const = 0;
   // Called on the first member, with the offers of all members in their order. Writes
   // the answer for all members. Throws std::invalid_argument if the offers do not suit
-  // one another; the call then gets no number.
+  // one another, and TicketFailure; the call then gets no number.
   virtual void write_answer(std::span<const std::byte> offers,
                             std::span<std::byte> answer) = 0;
   // Called on each member with the answer.

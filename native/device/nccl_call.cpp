@@ -73,6 +73,11 @@ bool NcclCall::has_ended() const {
   return state_ != State::kWaiting && !is_in_use_;
 }
 
+bool NcclCall::is_waiting() const {
+  const LockGuard lock(mutex_);
+  return state_ == State::kWaiting;
+}
+
 bool NcclCall::begin() {
   const LockGuard lock(mutex_);
   is_in_use_ = state_ == State::kWaiting;

@@ -43,6 +43,8 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   std::optional<Status> follow(CudaStream stream) const;
   // Returns whether neither NCCL nor the device uses the memory of the call any more.
   bool has_ended() const;
+  // Returns whether NCCL has not got the call yet, and it has not failed.
+  bool is_waiting() const;
   // The engine has not got the call, so nothing will use its memory.
   void withdraw() { set_failed({Code::kInternal, "the call was not started", -1}); }
 

@@ -18,6 +18,9 @@ namespace {
 // How often the thread looks at the device and at a communicator that is in progress.
 constexpr std::chrono::microseconds kInterval{200};
 
+// How long suspend() waits for the thread.
+constexpr std::chrono::seconds kParkLimit{5};
+
 // A member's facts, which rank 0 compares.
 struct Offer {
   std::int32_t version = 0;  // of NCCL
@@ -78,13 +81,48 @@ NcclQueue::~NcclQueue() {
 
 std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclWork& work, CudaStream stream,
                                                NcclCall::Limit limit) {
-  return std::make_shared<NcclCall>(shared_from_this(), work,
-                                    device_->point_behind(stream), limit);
+  auto call = std::make_shared<NcclCall>(shared_from_this(), work,
+                                         device_->point_behind(stream), limit);
+  std::optional<Status> failed;
+  {
+    const LockGuard lock(mutex_);
+    failed = failure_;
+    forget_issued();
+    made_.push_back(call);
+  }
+  if (failed) call->set_failed(*failed);
+  return call;
+}
+
+// Forgets the oldest calls, up to the first one that NCCL has not got.
+void NcclQueue::forget_issued() {
+  while (!made_.empty()) {
+    const std::shared_ptr<NcclCall> oldest = made_.front().lock();
+    if (oldest && oldest->is_waiting()) return;
+    made_.pop_front();
+  }
 }
 
 std::optional<Status> NcclQueue::failure() const {
   const LockGuard lock(mutex_);
   return failure_;
+}
+
+void NcclQueue::suspend() {
+  if (device_->in_child()) return;
+  UniqueLock lock(mutex_);
+  is_suspended_ = true;
+  changed_.notify_all();
+  const Clock::time_point deadline = Clock::now() + kParkLimit;
+  while (is_suspended_ && !is_parked_ && !stop_at_ && Clock::now() < deadline) {
+    changed_.wait_until(lock, deadline);
+  }
+}
+
+void NcclQueue::resume() {
+  const LockGuard lock(mutex_);
+  is_suspended_ = false;
+  changed_.notify_all();
 }
 
 void NcclQueue::close(Clock::duration limit) {
@@ -148,7 +186,7 @@ void NcclQueue::write_answer(std::span<const std::byte> offers,
   own.id = id_;
   {
     const LockGuard lock(mutex_);
-    if (failure_) throw std::runtime_error(failure_->text);
+    if (failure_) throw TicketFailure(*failure_);
     own.number = next_number_++;
   }
   std::memcpy(answer.data(), &own, sizeof own);
@@ -196,7 +234,7 @@ bool NcclQueue::goes_on() const {
 std::optional<NcclQueue::Numbered> NcclQueue::take_next() {
   const LockGuard lock(mutex_);
   const auto found = numbered_.find(next_to_issue_);
-  if (stop_at_ || found == numbered_.end()) return std::nullopt;
+  if (stop_at_ || is_suspended_ || found == numbered_.end()) return std::nullopt;
   ++next_to_issue_;
   Numbered next = std::move(found->second);
   numbered_.erase(found);
@@ -205,6 +243,7 @@ std::optional<NcclQueue::Numbered> NcclQueue::take_next() {
 
 void NcclQueue::wait_for_change() {
   UniqueLock lock(mutex_);
+  park(lock);
   const bool has_news =
       failure_ ? !has_given_up_ : !stop_at_ && numbered_.contains(next_to_issue_);
   if (has_news) return;
@@ -213,6 +252,17 @@ void NcclQueue::wait_for_change() {
   } else if (!stop_at_) {
     changed_.wait(lock);
   }
+}
+
+// Stands still while the queue is suspended.
+void NcclQueue::park(UniqueLock& lock) {
+  if (!is_suspended_ || stop_at_) return;
+  const Clock::time_point begin = Clock::now();
+  is_parked_ = true;
+  changed_.notify_all();
+  while (is_suspended_ && !stop_at_) changed_.wait(lock);
+  is_parked_ = false;
+  oldest_since_ += Clock::now() - begin;
 }
 
 // Passes a call to NCCL. It is the first that all ranks have yet to issue.
@@ -245,9 +295,7 @@ void NcclQueue::issue(const Numbered& next) {
   }
   if (is_issued) return;
   aborted_.push_back(next.call);
-  call.set_failed(failure().value_or(Status{
-      Code::kClosed, "cut short, because rank " + std::to_string(rank_) + " shut down",
-      rank_}));
+  call.set_failed(failure().value_or(closed_status()));
 }
 
 // Waits until NCCL has done what was started. Returns false if the queue has failed or
@@ -255,6 +303,7 @@ void NcclQueue::issue(const Numbered& next) {
 bool NcclQueue::settle() {
   while (!comm_->is_settled()) {
     UniqueLock lock(mutex_);
+    park(lock);
     if (failure_ || stop_at_) return false;
     changed_.wait_for(lock, kInterval);
   }
@@ -302,14 +351,8 @@ void NcclQueue::watch_oldest() {
 // Aborts the communicator, and fails the calls that have not ended; once.
 void NcclQueue::give_up() {
   if (std::exchange(has_given_up_, true)) return;
-  Status status;
-  std::map<std::uint64_t, Numbered> numbered;
-  {
-    const LockGuard lock(mutex_);
-    status = *failure_;
-    numbered.swap(numbered_);
-  }
-  for (auto& [number, one] : numbered) one.call->set_failed(status);
+  const Status status = *failure();
+  fail_waiting(status);
   // Before the abort, after which the device goes on without results.
   for (Issued& one : issued_) {
     one.call->set_failed(status);
@@ -326,6 +369,25 @@ void NcclQueue::give_up() {
   }
 }
 
+// Fails the calls that NCCL has not got. Returns whether there were any.
+bool NcclQueue::fail_waiting(const Status& status) {
+  std::map<std::uint64_t, Numbered> numbered;
+  std::deque<std::weak_ptr<NcclCall>> made;
+  {
+    const LockGuard lock(mutex_);
+    numbered.swap(numbered_);
+    made.swap(made_);
+  }
+  bool any = false;
+  for (const std::weak_ptr<NcclCall>& one : made) {
+    const std::shared_ptr<NcclCall> call = one.lock();
+    if (!call || !call->is_waiting()) continue;
+    call->set_failed(status);
+    any = true;
+  }
+  return any;
+}
+
 // --- The end -------------------------------------------------------------------------
 
 void NcclQueue::end() {
@@ -334,24 +396,27 @@ void NcclQueue::end() {
     const LockGuard lock(mutex_);
     deadline = *stop_at_;
   }
+  // At once, so that the engine tells the other ranks, which may have issued them.
+  const bool is_cut_short = fail_waiting(closed_status());
   try {
-    if (comm_ && !failure()) finalize(deadline);
+    if (comm_ && !is_cut_short && !failure()) finalize(deadline);
   } catch (const std::exception&) {
     // Another rank ended first, or takes too long.
   }
   {
     const LockGuard lock(mutex_);
-    if (!failure_) {
-      failure_ = Status{
-          Code::kClosed,
-          "cut short, because rank " + std::to_string(rank_) + " shut down", rank_};
-    }
+    if (!failure_) failure_ = closed_status();
   }
   give_up();
   while (aborted_until_ && Clock::now() < deadline) {
     watch();
     std::this_thread::sleep_for(kInterval);
   }
+}
+
+Status NcclQueue::closed_status() const {
+  return {Code::kClosed,
+          "cut short, because rank " + std::to_string(rank_) + " shut down", rank_};
 }
 
 // Ends the communicator in order. Throws NcclError.

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/loss_watcher.h"
+#include "common/failure_watcher.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "device/cuda_device.h"
@@ -25,9 +25,9 @@ namespace bluecomm::device {
 // Passes one rank's calls to NCCL in the order of their numbers, on a thread and a
 // stream of its own. The thread alone uses the communicator. It aborts the communicator
 // when a rank is lost, a call fails on this rank alone, or the device takes too long;
-// from then on there is a failure(), and all calls fail. Thread-safe; only close()
-// blocks.
-class NcclQueue final : public LossWatcher,
+// from then on there is a failure(), and all calls fail. Thread-safe; only close() and
+// suspend() block.
+class NcclQueue final : public FailureWatcher,
                         public std::enable_shared_from_this<NcclQueue> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -45,19 +45,25 @@ class NcclQueue final : public LossWatcher,
                                       NcclCall::Limit limit);
   // The reason why no call succeeds any more.
   std::optional<Status> failure() const;
-  // Fails the calls that NCCL has not got, finishes the others, and ends the
-  // communicator; aborts it after `limit`.
+  // Stops the thread, and the time that the device may take for a call, until resume()
+  // or close(). Waits until the thread stands still, unless a call of NCCL takes long.
+  void suspend();
+  void resume();
+  // Finishes the calls that NCCL has got, and ends the communicator; aborts it after
+  // `limit`. Calls that NCCL has not got fail, and other ranks may have issued them, so
+  // the communicator is then aborted at once.
   void close(Clock::duration limit);
 
-  // LossWatcher.
+  // FailureWatcher.
   void note_lost(int rank, const std::string& reason) override;
+  // Also for calls: the ticket has failed on this rank.
+  void note_failed_ticket(const Status& status) override;
 
   // For calls.
   const std::shared_ptr<const CudaDevice>& device() const { return device_; }
   std::vector<std::byte> offer() const;
   void write_answer(std::span<const std::byte> offers, std::span<std::byte> answer);
   void add(std::shared_ptr<NcclCall> call, std::span<const std::byte> answer);
-  void note_failed_ticket(const Status& status);
 
  private:
   struct Numbered {
@@ -72,18 +78,22 @@ class NcclQueue final : public LossWatcher,
   NcclQueue(std::shared_ptr<const NcclLibrary> library,
             std::shared_ptr<const CudaDevice> device, int rank, int size);
   void fail(Status status);
+  void forget_issued() REQUIRES(mutex_);
 
   // The thread's functions.
   void run();
   bool goes_on() const;
   std::optional<Numbered> take_next();
   void wait_for_change();
+  void park(UniqueLock& lock) REQUIRES(mutex_);
   void issue(const Numbered& next);
   bool settle();
   void watch();
   void watch_oldest();
   void give_up();
+  bool fail_waiting(const Status& status);
   void end();
+  Status closed_status() const;
   void finalize(Clock::time_point deadline);
 
   const std::shared_ptr<const NcclLibrary> library_;
@@ -97,9 +107,13 @@ class NcclQueue final : public LossWatcher,
   ConditionVariable changed_;
   std::uint64_t next_number_ GUARDED_BY(mutex_) = 0;  // rank 0 only
   std::uint64_t next_to_issue_ GUARDED_BY(mutex_) = 0;
+  // Calls that NCCL has not got, and others that have yet to be forgotten.
+  std::deque<std::weak_ptr<NcclCall>> made_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, Numbered> numbered_ GUARDED_BY(mutex_);
   std::optional<Status> failure_ GUARDED_BY(mutex_);
   std::optional<Clock::time_point> stop_at_ GUARDED_BY(mutex_);
+  bool is_suspended_ GUARDED_BY(mutex_) = false;
+  bool is_parked_ GUARDED_BY(mutex_) = false;
 
   // Used by the thread only.
   std::unique_ptr<NcclComm> comm_;

@@ -138,6 +138,7 @@ RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId 
   now_ = operation->started();
   requests_.add(operation);
   operations_.push_back(operation.get());
+  if (operation->call().ticket) ++tickets_;
   const bool must_wait = matching_.add(operation);
   if (joining_.must_announce()) announce(*operation);
 
@@ -367,6 +368,7 @@ void Dispatcher::end(Operation& operation) {
     });
   }
   hold_back(operation, false);
+  if (operation.call().ticket) --tickets_;
   operation.raise_carried();
   requests_.end(operation);
   operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
@@ -389,6 +391,7 @@ Clock::time_point Dispatcher::next_timer() const {
   }
   const Clock::time_point now = Clock::now();
   if (held_back_ > 0) next = std::min(next, next_gate_poll_);
+  if (tickets_ > 0) next = std::min(next, now + kTicketInterval);
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);
     next = std::min(next, grace > now ? grace : now + Peers::kFinishedGrace);

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/loss_watcher.h"
+#include "common/failure_watcher.h"
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
 #include "engine/engine_peers.h"
@@ -165,9 +165,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void peer_lost(int rank, std::string text);
   // Ends this rank's membership: all its requests fail with `text`, now and later.
   void leave_members(std::string text);
-  // Tells `watcher` of each lost rank, also of those that are lost already.
-  void watch_losses(std::shared_ptr<LossWatcher> watcher) {
-    loss_watcher_ = std::move(watcher);
+  // Tells `watcher` of each lost rank, also of those that are lost already, and of
+  // calls with a ticket that fail on another rank after they have ended here.
+  void watch_failures(std::shared_ptr<FailureWatcher> watcher) {
+    failure_watcher_ = std::move(watcher);
   }
   // The changes of the members, in a job that survives losses. Thread-safe.
   MemberNews& member_news() { return member_news_; }
@@ -227,6 +228,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   // How often closed gates are polled. The leader must poll, because it is not woken
   // when a gate opens; but a poll calls CUDA under the progress lock.
   static constexpr std::chrono::microseconds kGateInterval{100};
+  // How often the leader looks whether the library of a device has failed, while calls
+  // wait for their numbers.
+  static constexpr std::chrono::milliseconds kTicketInterval{20};
 
   // Receiver. These functions only store the event, because the transport calls them
   // from within poll().
@@ -262,6 +266,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   void fail_forgotten(Operation& operation, int peer);
   void add_late_failure(const std::string& where, Status status);
   void handle_abort(int peer, const Envelope& envelope, std::string text);
+  void note_late_failure(int peer, const Envelope& envelope, Status status);
   std::string group_removed_text() const;
   void send_group_removed(int peer, const Envelope& call);
   bool read_aborts();
@@ -317,6 +322,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::deque<Operation*> operations_;
   std::size_t held_back_ = 0;  // operations that wait for their gates
   Clock::time_point next_gate_poll_{};
+  std::size_t tickets_ = 0;  // active operations that have one
   WaitStats stats_;
   EnginePeers request_peers_;
   WindowService windows_;
@@ -326,8 +332,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::uint64_t replaced_ = 0;                // see Stats
   bool has_early_ = false;  // some operation may have messages of dropped peers
   LateFailures late_failures_;
-  std::shared_ptr<LossWatcher> loss_watcher_;  // or null
-  std::set<int> told_losses_;                  // the ranks that it knows of
+  std::shared_ptr<FailureWatcher> failure_watcher_;  // or null
+  std::set<int> told_losses_;                        // the ranks that it knows of
   MemberNews member_news_;
   std::optional<MemberService> members_;  // in a job that survives losses
   bool deadlines_pause_ = false;

@@ -217,11 +217,21 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
       return;
     case Matching::Standing::kUnfinished:
     case Matching::Standing::kPast:
-      matching_.remember_failure(key);
-      if (!is_withdrawal(status.code)) {
-        add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
-      }
+      note_late_failure(peer, envelope, std::move(status));
       return;
+  }
+}
+
+// Notes that a call has failed on `peer` after it had ended on this rank.
+void Dispatcher::note_late_failure(int peer, const Envelope& envelope, Status status) {
+  matching_.remember_failure(envelope.key);
+  // The library of this rank's device may wait for that of the peer, also if the peer
+  // has ended its part on purpose.
+  if (failure_watcher_ && envelope.algorithm == Algorithm::kTicket) {
+    failure_watcher_->note_failed_ticket(status);
+  }
+  if (!is_withdrawal(status.code)) {
+    add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
   }
 }
 

@@ -94,7 +94,7 @@ bool Dispatcher::fail_needing(int rank, Clock::time_point now) {
 }
 
 bool Dispatcher::must_tell_watcher(int rank) const {
-  return loss_watcher_ && peers_.state(rank) == Peers::State::kLost &&
+  return failure_watcher_ && peers_.state(rank) == Peers::State::kLost &&
          !told_losses_.contains(rank);
 }
 
@@ -103,7 +103,7 @@ bool Dispatcher::must_tell_watcher(int rank) const {
 void Dispatcher::tell_watcher(int rank, Clock::time_point now) {
   if (!must_tell_watcher(rank) || now < peers_.grace_until(rank)) return;
   told_losses_.insert(rank);
-  loss_watcher_->note_lost(rank, peers_.reason(rank));
+  failure_watcher_->note_lost(rank, peers_.reason(rank));
 }
 
 // --- Going on without a peer ---------------------------------------------------------

@@ -294,8 +294,8 @@ void Engine::act_on_loss(int rank, std::string text) {
   poll();
 }
 
-void Engine::watch_losses(std::shared_ptr<LossWatcher> watcher) {
-  progress_.run([&] { dispatcher_.watch_losses(std::move(watcher)); });
+void Engine::watch_failures(std::shared_ptr<FailureWatcher> watcher) {
+  progress_.run([&] { dispatcher_.watch_failures(std::move(watcher)); });
 }
 
 void Engine::leave_members(std::string text) {

@@ -102,7 +102,7 @@ class Engine final : public WindowHost, private Work {
   void peer_lost(int rank, std::string text);
   void leave_members(std::string text);
   // See Dispatcher.
-  void watch_losses(std::shared_ptr<LossWatcher> watcher);
+  void watch_failures(std::shared_ptr<FailureWatcher> watcher);
   // Waits for the next change of the members; see MemberNews.
   std::optional<MemberChange> next_member_change(Clock::time_point deadline) {
     return dispatcher_.member_news().next(deadline);

@@ -54,6 +54,9 @@ void Operation::begin_phase() {
     } catch (const std::invalid_argument& error) {
       error_ = Status{Code::kMismatch, label() + ": " + error.what(), -1};
       return;
+    } catch (const TicketFailure& failure) {
+      fail_with(failure.status());
+      return;
     }
   }
   RunningPhase& running = running_.emplace_back(RunningPhase{number, {}});
@@ -200,6 +203,7 @@ void Operation::bind(RunningPhase& running) {
 
 bool Operation::advance(std::size_t budget) {
   bool changed = false;
+  if (state_ == State::kRunning && call_.ticket && !error_) check_ticket();
   while (state_ == State::kRunning && !error_) {
     for (RunningPhase& running : running_) {
       if (!open_phase(running)) break;
@@ -342,10 +346,18 @@ bool Operation::has_passed(const Phase& phase) {
   const std::optional<Status> opened = phase.gate->poll();
   awaits_gate_ = !opened;
   if (!opened) return false;
-  if (!opened->ok()) {
-    error_ = Status{opened->code, label() + ": " + opened->text, opened->rank};
-  }
+  if (!opened->ok()) fail_with(*opened);
   return opened->ok();
+}
+
+// Notices that the library will not take the call, whatever the other ranks do.
+void Operation::check_ticket() {
+  const std::optional<Status> taken = call_.ticket->poll();
+  if (taken && !taken->ok()) fail_with(*taken);
+}
+
+void Operation::fail_with(const Status& reason) {
+  error_ = Status{reason.code, label() + ": " + reason.text, reason.rank};
 }
 
 void Operation::finish(Status status) {

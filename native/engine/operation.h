@@ -177,6 +177,8 @@ class Operation final : public BaseRequest {
   bool owes_peers() const;
   bool is_over(const RunningPhase& running);
   bool has_passed(const Phase& phase);
+  void check_ticket();
+  void fail_with(const Status& reason);
   std::size_t leave_out(std::uint32_t phase, int peer);
   void keep_own(GatherState& gather);
   PendingSends::MessageContext context() { return {envelope_, channels_, lease_}; }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/loss_watcher.h"
+#include "common/failure_watcher.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
 
@@ -26,6 +26,9 @@ class TestTicket final : public Ticket {
   std::span<const std::byte> offer() const override { return offer_; }
   void write_answer(std::span<const std::byte> offers,
                     std::span<std::byte> answer) override {
+    if (cannot_answer) {
+      throw TicketFailure({Code::kPeerLost, "the library has lost a rank", 0});
+    }
     for (int member = 0; member * offer_.size() < offers.size(); ++member) {
       int rank = -1;
       std::memcpy(&rank, offers.subspan(member * offer_.size()).data(), sizeof rank);
@@ -51,6 +54,7 @@ class TestTicket final : public Ticket {
 
   std::atomic<int>* next = nullptr;  // of rank 0
   std::atomic<bool> is_broken{false};
+  bool cannot_answer = false;
 
  private:
   std::vector<std::byte> offer_ = std::vector<std::byte>(16);
@@ -128,6 +132,37 @@ TEST(tickets, fail_with_the_library) {
   });
 }
 
+TEST(tickets, fail_while_they_wait_for_their_number) {
+  EngineWorld world(2);
+  Tickets tickets;
+  const auto waiting = tickets.make(1, false);
+  std::atomic<bool> has_failed{false};
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 0) {
+      await([&] { return world.engine(1).pending().size() == 1; });
+      waiting->is_broken = true;
+      await([&] { return has_failed.load(); });
+    }
+    const Status status =
+        run_call(engine, on_device(engine, "x", rank == 0 ? tickets.make(0) : waiting));
+    has_failed = true;
+    check_failure(status, Code::kInternal, "the library failed");
+  });
+  CHECK_EQ(tickets.given(), 0);
+}
+
+TEST(tickets, fail_alike_on_all_ranks_if_the_first_gives_no_number) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank);
+    ticket->cannot_answer = true;
+    const Status status = run_call(engine, on_device(engine, "x", ticket));
+    check_failure(status, Code::kPeerLost, "the library has lost a rank");
+    CHECK_EQ(status.rank, 0);
+  });
+}
+
 TEST(tickets, of_calls_that_differ_get_no_number) {
   EngineWorld world(2);
   Tickets tickets;
@@ -179,20 +214,48 @@ TEST(tickets, expire_while_the_library_does_not_take_the_call) {
 }
 
 // Counts what it is told.
-class Losses final : public LossWatcher {
+class Failures final : public FailureWatcher {
  public:
   void note_lost(int rank, const std::string&) override {
     ++told;
     last = rank;
   }
+  void note_failed_ticket(const Status& status) override { failed = status.code; }
   std::atomic<int> told{0};
   std::atomic<int> last{-1};
+  std::atomic<Code> failed{Code::kOk};
 };
 
-TEST(loss_watchers, learn_of_a_lost_rank_once_although_nothing_is_outstanding) {
+TEST(failure_watchers, learn_of_calls_that_fail_elsewhere_after_their_end) {
+  for (const bool shuts_down : {false, true}) {
+    EngineWorld world(2);
+    const auto failures = std::make_shared<Failures>();
+    world.engine(0).watch_failures(failures);
+    Tickets tickets;
+    world.run([&](int rank, Engine& engine) {
+      const auto ticket = tickets.make(rank, rank == 0);
+      const RequestId id = engine.submit(on_device(engine, "x", ticket));
+      if (rank == 0) {
+        CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+        await([&] { return failures->failed != Code::kOk; });
+        return;
+      }
+      await([&] { return engine.done(id) || ticket->number() == 0; });
+      if (shuts_down) {
+        engine.close(kDeadline);
+      } else {
+        ticket->is_broken = true;
+        CHECK(!engine.wait(id, Clock::now() + kDeadline)->ok());
+      }
+    });
+    CHECK(failures->failed == (shuts_down ? Code::kClosed : Code::kInternal));
+  }
+}
+
+TEST(failure_watchers, learn_of_a_lost_rank_once_although_nothing_is_outstanding) {
   EngineWorld world(3);
-  const auto losses = std::make_shared<Losses>();
-  world.engine(0).watch_losses(losses);
+  const auto losses = std::make_shared<Failures>();
+  world.engine(0).watch_failures(losses);
   world.kill(2);
   await([&] { return losses->told > 0; });
   world.engine(0).peer_lost(2, "rank 2 was killed");

@@ -6,14 +6,22 @@ import types
 
 import pytest
 
-from bluecomm.runtime import nccl_calls
+import bluecomm as bf
+from bluecomm.runtime import current_communicator, nccl_calls
 from bluecomm.runtime.nccl_calls import NcclCalls
 
 
 class Queue:
-    """A queue that notes how long it was given to end."""
+    """A queue that notes how long it was given to end, and whether it runs."""
 
     closed: float | None = None
+    runs = True
+
+    def suspend(self):
+        self.runs = False
+
+    def resume(self):
+        self.runs = True
 
     def close(self, timeout_s):
         self.closed = timeout_s
@@ -39,7 +47,7 @@ class Staging:
 def calls(monkeypatch):
     library = types.SimpleNamespace(version="2.29.7")
     monkeypatch.setattr(nccl_calls, "nccl_library", lambda: library)
-    engine = types.SimpleNamespace(watch_losses=lambda _: None)
+    engine = types.SimpleNamespace(watch_failures=lambda _: None)
     return NcclCalls(
         types.SimpleNamespace(rank=1, size=2, engine=engine, check_usable=lambda: None)
     )
@@ -57,8 +65,23 @@ def test_tensors_on_another_device_are_an_error_that_names_both(calls):
     assert queue.closed == 2.0
 
 
-def test_a_world_without_calls_has_nothing_to_close(calls):
+def test_a_world_without_calls_has_nothing_to_stop(calls):
+    calls.suspend()
+    calls.resume()
     calls.close(2.0)
+
+
+def test_the_queue_stands_still_while_the_world_is_suspended(calls, monkeypatch):
+    queue = calls.queue_of(Staging(0))
+    bf.init()
+    try:
+        monkeypatch.setattr(current_communicator().world, "nccl_calls", calls)
+        bf.suspend()
+        assert not queue.runs
+        bf.resume()
+        assert queue.runs
+    finally:
+        bf.shutdown()
 
 
 def test_a_signal_handler_may_end_the_world_while_the_queue_is_made(calls):

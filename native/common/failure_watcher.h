@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "common/status.h"
+
+namespace bluecomm {
+
+// Learns from the engine of failures that may concern calls which have ended here, but
+// which the library of a device still carries out.
+class FailureWatcher {
+ public:
+  FailureWatcher() = default;
+  FailureWatcher(const FailureWatcher&) = delete;
+  FailureWatcher& operator=(const FailureWatcher&) = delete;
+  virtual ~FailureWatcher() = default;
+
+  // The engine calls these functions under the progress lock. They neither block nor
+  // call the engine.
+
+  // Called once for each lost rank.
+  virtual void note_lost(int rank, const std::string& reason) = 0;
+  // A call with a ticket has failed on another rank, after it had ended here.
+  virtual void note_failed_ticket(const Status& status) = 0;
+};
+
+}  // namespace bluecomm

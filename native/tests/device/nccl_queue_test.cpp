@@ -1,0 +1,340 @@
+// The queue of NCCL's calls, with its thread, over a driver and an NCCL that the test
+// controls.
+#include "device/nccl_queue.h"
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+using device::CudaDevice;
+using device::CudaDriver;
+using device::CudaFunctions;
+using device::NcclCall;
+using device::NcclFunctions;
+using device::NcclHandle;
+using device::NcclLibrary;
+using device::NcclQueue;
+using device::NcclWork;
+
+// The state of the device and of NCCL. Ranks share the device, and have a communicator
+// each.
+class Imitation {
+ public:
+  void log(NcclHandle comm, const std::string& call) {
+    const std::lock_guard lock(mutex_);
+    calls_[comm].push_back(call);
+    if (call == "abort") finishes_ = true;  // streams go on
+  }
+  std::vector<std::string> calls(int rank) {
+    const std::lock_guard lock(mutex_);
+    return calls_[comm_of(rank)];
+  }
+  bool has_called(int rank, const std::string& call) {
+    for (const std::string& one : calls(rank)) {
+      if (one == call) return true;
+    }
+    return false;
+  }
+  int query() {
+    const std::lock_guard lock(mutex_);
+    ++queries_;
+    return finishes_ ? 0 : device::kCudaNotReady;
+  }
+  std::size_t queries() {
+    const std::lock_guard lock(mutex_);
+    return queries_;
+  }
+  // Whether the device finishes its work.
+  void set_finishes(bool finishes) {
+    const std::lock_guard lock(mutex_);
+    finishes_ = finishes;
+  }
+
+  static NcclHandle comm_of(int rank) {
+    return reinterpret_cast<NcclHandle>(static_cast<std::uintptr_t>(rank) + 1);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<NcclHandle, std::vector<std::string>> calls_;
+  std::size_t queries_ = 0;
+  bool finishes_ = true;
+};
+
+std::unique_ptr<Imitation> imitation;
+
+CudaFunctions cuda_of_imitation() {
+  CudaFunctions all{};
+  all.init = [](unsigned) { return 0; };
+  all.device_count = [](int* count) {
+    *count = 1;
+    return 0;
+  };
+  all.device_get = [](int*, int) { return 0; };
+  all.context_retain = [](device::CudaContext*, int) { return 0; };
+  all.context_release = [](int) { return 0; };
+  all.context_push = [](device::CudaContext) { return 0; };
+  all.context_pop = [](device::CudaContext*) { return 0; };
+  all.stream_priorities = [](int*, int*) { return 0; };
+  all.stream_create = [](device::CudaStream*, unsigned, int) { return 0; };
+  all.stream_destroy = [](device::CudaStream) { return 0; };
+  all.stream_wait = [](device::CudaStream, device::CudaEvent, unsigned) { return 0; };
+  all.stream_is_capturing = [](device::CudaStream, int*) { return 0; };
+  all.exchange_capture_mode = [](int*) { return 0; };
+  all.event_create = [](device::CudaEvent*, unsigned) { return 0; };
+  all.event_record = [](device::CudaEvent, device::CudaStream) { return 0; };
+  all.event_query = [](device::CudaEvent) { return imitation->query(); };
+  all.event_destroy = [](device::CudaEvent) { return 0; };
+  all.error_name = [](int, const char** name) {
+    *name = "CUDA_ERROR";
+    return 0;
+  };
+  all.error_text = all.error_name;
+  return all;
+}
+
+NcclFunctions nccl_of_imitation() {
+  NcclFunctions all{};
+  all.get_unique_id = [](device::NcclId*) { return 0; };
+  all.init_rank = [](NcclHandle* comm, int, device::NcclId, int rank,
+                     device::NcclConfig*) {
+    *comm = Imitation::comm_of(rank);
+    return device::kNcclInProgress;
+  };
+  all.get_async_error = [](NcclHandle, int* error) {
+    *error = 0;
+    return 0;
+  };
+  all.finalize = [](NcclHandle comm) {
+    imitation->log(comm, "finalize");
+    return 0;
+  };
+  all.destroy = [](NcclHandle) { return 0; };
+  all.abort = [](NcclHandle comm) {
+    imitation->log(comm, "abort");
+    return 0;
+  };
+  all.all_reduce = [](const void*, void*, std::size_t count, int, int, NcclHandle comm,
+                      device::CudaStream) {
+    imitation->log(comm, "allreduce " + std::to_string(count));
+    return 0;
+  };
+  all.error_text = [](int) { return "error"; };
+  all.last_error = [](NcclHandle) { return ""; };
+  return all;
+}
+
+using CallOfRanks = std::vector<std::shared_ptr<NcclCall>>;  // one of each rank
+using AnswerBytes = std::array<std::byte, Ticket::kAnswerBytes>;
+
+// The queues of two ranks.
+class Queues {
+ public:
+  Queues() {
+    imitation = std::make_unique<Imitation>();
+    const auto library = std::make_shared<NcclLibrary>(nccl_of_imitation(), 22907);
+    const auto device = std::make_shared<CudaDevice>(
+        std::make_shared<const CudaDriver>(cuda_of_imitation()), 0);
+    for (int rank = 0; rank < 2; ++rank) {
+      queues_.push_back(NcclQueue::open(library, device, rank, 2));
+    }
+  }
+
+  NcclQueue& of(int rank) { return *queues_[static_cast<std::size_t>(rank)]; }
+  std::shared_ptr<NcclCall> make(int rank, std::size_t count,
+                                 NcclCall::Limit limit = kDeadline) {
+    NcclWork work;
+    work.count = count;
+    return of(rank).make_call(work, nullptr, limit);
+  }
+  CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
+
+  // Numbers a call, as the engine does when it has the offers of all ranks.
+  static AnswerBytes number(const CallOfRanks& calls) {
+    std::vector<std::byte> offers;
+    for (const auto& call : calls) {
+      offers.insert(offers.end(), call->offer().begin(), call->offer().end());
+    }
+    AnswerBytes answer{};
+    calls.front()->write_answer(offers, answer);
+    return answer;
+  }
+  static void take(const CallOfRanks& calls, const AnswerBytes& answer) {
+    for (const auto& call : calls) call->take_answer(answer);
+  }
+
+  // Has NCCL carry out a call of all ranks.
+  void issue(std::size_t count) {
+    const CallOfRanks calls = make_all(count);
+    take(calls, number(calls));
+    for (const auto& call : calls) {
+      await([&] { return call->poll().has_value(); });
+      CHECK(call->poll()->ok());
+    }
+  }
+
+ private:
+  std::vector<std::shared_ptr<NcclQueue>> queues_;
+};
+
+Status awaited_outcome(NcclCall& call) {
+  await([&] { return call.poll().has_value(); });
+  return call.poll().value_or(Status{});
+}
+
+TEST(nccl_queue, issues_calls_in_the_order_of_their_numbers) {
+  Queues queues;
+  const CallOfRanks first = queues.make_all(1);
+  const CallOfRanks second = queues.make_all(2);
+  const AnswerBytes one = Queues::number(first);
+  const AnswerBytes two = Queues::number(second);
+  Queues::take(second, two);
+  Queues::take(first, one);
+  for (const auto& call : {first[0], first[1], second[0], second[1]}) {
+    CHECK(awaited_outcome(*call).ok());
+    await([&] { return call->has_ended(); });
+    CHECK(!call->follow(nullptr).has_value());
+  }
+  const std::vector<std::string> expected{"allreduce 1", "allreduce 2"};
+  for (const int rank : {0, 1}) CHECK(imitation->calls(rank) == expected);
+}
+
+TEST(nccl_queue, fails_calls_that_wait_for_their_number_when_a_rank_is_lost) {
+  Queues queues;
+  const auto waiting = queues.make(1, 3);
+  CHECK(!waiting->poll().has_value());
+  queues.of(1).note_lost(0, "rank 0 was killed");
+  const Status failed = awaited_outcome(*waiting);
+  CHECK(failed.code == Code::kPeerLost);
+  CHECK_EQ(failed.rank, 0);
+  CHECK(waiting->has_ended());
+  CHECK(awaited_outcome(*queues.make(1, 3)).code == Code::kPeerLost);
+}
+
+TEST(nccl_queue, gives_no_number_after_a_loss_and_says_why) {
+  Queues queues;
+  const CallOfRanks calls = queues.make_all(3);
+  queues.of(0).note_lost(2, "rank 2 was killed");
+  try {
+    Queues::number(calls);
+    CHECK(false);
+  } catch (const TicketFailure& failure) {
+    CHECK(failure.status().code == Code::kPeerLost);
+    CHECK_EQ(failure.status().rank, 2);
+  }
+}
+
+TEST(nccl_queue, aborts_when_an_issued_call_fails_on_another_rank) {
+  Queues queues;
+  queues.issue(1);
+  imitation->set_finishes(false);
+  const CallOfRanks calls = queues.make_all(2);
+  Queues::take(calls, Queues::number(calls));
+  CHECK(awaited_outcome(*calls[0]).ok());
+  CHECK(!calls[0]->has_ended());
+  queues.of(0).note_failed_ticket({Code::kMismatch, "another call differs", 1});
+  CHECK(!queues.of(0).failure().has_value());
+  queues.of(0).note_failed_ticket({Code::kInternal, "NCCL failed on rank 1", 1});
+  await([&] { return calls[0]->has_ended(); });
+  CHECK(imitation->has_called(0, "abort"));
+  CHECK(calls[0]->follow(nullptr)->text.starts_with("NCCL failed on rank 1"));
+}
+
+TEST(nccl_queue, aborts_when_the_device_does_not_finish_a_call) {
+  Queues queues;
+  imitation->set_finishes(false);
+  const auto call = queues.make(0, 2, std::chrono::milliseconds(1));
+  const CallOfRanks calls{call, queues.make(1, 2)};
+  Queues::take(calls, Queues::number(calls));
+  await([&] { return call->has_ended(); });
+  CHECK(call->poll()->code == Code::kTimedOut);
+}
+
+TEST(nccl_queue, ends_in_order_if_nothing_is_left_to_do) {
+  Queues queues;
+  queues.issue(1);
+  queues.of(1).close(kDeadline);
+  const std::vector<std::string> expected{"allreduce 1", "finalize"};
+  CHECK(imitation->calls(1) == expected);
+}
+
+TEST(nccl_queue, aborts_at_the_end_if_other_ranks_may_have_issued_a_call) {
+  Queues queues;
+  queues.issue(1);
+  const CallOfRanks second = queues.make_all(2);
+  const CallOfRanks third = queues.make_all(3);
+  Queues::number(second);
+  third[1]->take_answer(Queues::number(third));  // after the second, which is missing
+  queues.of(1).close(kDeadline);
+  const std::vector<std::string> expected{"allreduce 1", "abort"};
+  CHECK(imitation->calls(1) == expected);
+  for (const auto& call : {second[1], third[1]}) {
+    CHECK(awaited_outcome(*call).code == Code::kClosed);
+  }
+}
+
+TEST(nccl_queue, stands_still_while_it_is_suspended) {
+  Queues queues;
+  queues.issue(1);
+  imitation->set_finishes(false);
+  const CallOfRanks calls = queues.make_all(2);
+  Queues::take(calls, Queues::number(calls));
+  for (const int rank : {0, 1}) CHECK(awaited_outcome(*calls[rank]).ok());
+  for (const int rank : {0, 1}) queues.of(rank).suspend();
+  const std::size_t before = imitation->queries();
+  const CallOfRanks next = queues.make_all(3);
+  Queues::take(next, Queues::number(next));
+  std::this_thread::sleep_for(20ms);  // a thread that goes on asks 100 times
+  CHECK_EQ(imitation->queries(), before);
+  CHECK(!next[0]->poll().has_value());
+  imitation->set_finishes(true);
+  for (const int rank : {0, 1}) queues.of(rank).resume();
+  for (const int rank : {0, 1}) {
+    CHECK(awaited_outcome(*next[rank]).ok());
+    await([&] { return calls[rank]->has_ended(); });
+  }
+}
+
+TEST(nccl_queue, ends_while_it_is_suspended) {
+  Queues queues;
+  queues.issue(1);
+  queues.of(0).suspend();
+  queues.of(0).close(kDeadline);
+  CHECK(imitation->has_called(0, "finalize"));
+}
+
+// For ThreadSanitizer.
+TEST(nccl_queue, serves_several_threads) {
+  Queues queues;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&queues, i] {
+      for (std::size_t n = 0; n < 20; ++n) {
+        const auto call = queues.make(1, n + 1);
+        if (i == 2) {
+          queues.of(1).suspend();
+          queues.of(1).resume();
+        }
+        call->fail({Code::kMismatch, "the calls differ", 0});
+        CHECK(call->has_ended());
+      }
+    });
+  }
+  for (std::size_t n = 0; n < 20; ++n) queues.issue(n + 1);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(!queues.of(1).failure().has_value());
+}
+
+}  // namespace
+}  // namespace bluecomm::test
