@@ -344,9 +344,16 @@ def train_with_foreign_gradients():
         model.zero_grad()  # not the optimizer's
         backward(model, bf.rank(), step)
         for parameter in model.parameters():
-            parameter.grad = parameter.grad.clone()
+            if step % 2:
+                parameter.grad = parameter.grad.clone()
+            else:
+                parameter.grad.data = parameter.grad.clone()
         optimizer.step()
-    return flatten(model)
+    trained = flatten(model)
+    model.float()
+    with pytest.raises(RuntimeError, match="then wrap the optimizer again"):
+        model(torch.ones(1, 6)).sum().backward()
+    return trained
 
 
 def test_gradients_in_other_memory():

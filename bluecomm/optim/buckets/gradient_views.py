@@ -1,7 +1,7 @@
 """Views of flat memory that replace ``p.grad``.
 
-User code may give a gradient other memory at any time (``p.grad = None``), so the views
-are checked before each use.
+User code may give a gradient other memory at any time (``p.grad = None``,
+``model.double()``), so the views are checked before each use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from bluecomm.device.staging import Staging
 from bluecomm.optim.buckets.flat import flat_empty
-from bluecomm.optim.buckets.slots import Slot, is_view
+from bluecomm.optim.buckets.slots import Slot, check_kind, is_view
 
 
 class _Half:
@@ -41,7 +41,27 @@ class _Half:
         tail = self.tail
         self.both_flags, self.counters = tail[: 2 * count], tail[2 * count :]
         self.flags, self.sparse_flags = tail[:count], tail[count : 2 * count]
-        self.views = {p: slot.view_of(self.values) for p, slot in laid_out.items()}
+        self._laid_out = laid_out
+        self._views = {p: slot.view_of(self.values) for p, slot in laid_out.items()}
+        self._addresses = {p: view.data_ptr() for p, view in self._views.items()}
+
+    @property
+    def positions(self) -> Iterable[int]:
+        """The positions of the parameters with flat memory."""
+        return self._laid_out.keys()
+
+    def view(self, position: int) -> torch.Tensor | None:
+        """Return the part of one parameter; ``None`` if it has no flat memory.
+
+        A view is also ``p.grad``, to which ``model.to()`` and its like give other
+        memory. Then it is made again.
+        """
+        view = self._views.get(position)
+        if view is not None and view.data_ptr() != self._addresses[position]:
+            view = self._laid_out[position].view_of(self.values)
+            self._views[position] = view
+            self._addresses[position] = view.data_ptr()
+        return view
 
 
 class GradientViews:
@@ -148,9 +168,15 @@ class GradientViews:
         self._current, self._other = self._other, self._current
 
     def keep(self, position: int) -> None:
-        """Move the gradient of one parameter into flat memory, if it belongs there."""
-        parameter = self._slots[position].parameter
-        view = self._current.views.get(position)
+        """Move the gradient of one parameter into flat memory, if it belongs there.
+
+        Raises:
+            RuntimeError: The parameter has another shape, dtype or device than at the
+                start.
+        """
+        slot = self._slots[position]
+        parameter = slot.parameter
+        view = self._current.view(position)
         grad = parameter.grad
         if grad is None or view is None:
             return
@@ -162,6 +188,7 @@ class GradientViews:
             grad = grad.to_dense()
         elif is_view(grad, view):
             return
+        check_kind(slot.name, view, parameter)
         with torch.no_grad():
             view.copy_(grad)
         parameter.grad = view
@@ -179,7 +206,7 @@ class GradientViews:
             grad = slot.parameter.grad
             present.append(float(grad is not None))
             sparse.append(float(grad is not None and grad.layout is not torch.strided))
-            view = self._current.views.get(position)
+            view = self._current.view(position)
             if view is not None and (sparse[-1] or not present[-1]):
                 view.zero_()
         self._current.both_flags.copy_(torch.tensor(present + sparse))
@@ -191,7 +218,9 @@ class GradientViews:
 
     def fill_with_nan(self, position: int) -> None:
         """Replace the flat values of one parameter by NaN."""
-        self._current.views[position].fill_(math.nan)
+        view = self._current.view(position)
+        assert view is not None
+        view.fill_(math.nan)
 
     def hand_out(self) -> None:
         """Give each parameter its view, or ``None`` where no rank had a gradient.
@@ -199,12 +228,13 @@ class GradientViews:
         Parameters with a sparse gradient on any rank are left alone.
         """
         has_gradient, found = self.flags.tolist(), self.found_sparse()
-        for position, view in self._current.views.items():
+        for position in self._current.positions:
             if position not in found:
                 parameter = self._slots[position].parameter
-                parameter.grad = view if has_gradient[position] > 0 else None
+                has_one = has_gradient[position] > 0
+                parameter.grad = self._current.view(position) if has_one else None
 
     def found_sparse(self) -> list[int]:
         """Return the positions in flat memory whose gradient is sparse on any rank."""
         flags = self.sparse_flags.tolist()
-        return [position for position in self._current.views if flags[position] > 0]
+        return [p for p in self._current.positions if flags[p] > 0]

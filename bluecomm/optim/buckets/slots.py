@@ -68,15 +68,18 @@ def check_kind(name: str, view: torch.Tensor, tensor: torch.Tensor) -> None:
     Raises:
         RuntimeError: The tensor's shape, dtype or device is not that of ``view``.
     """
-    expected = (tuple(view.shape), view.dtype, view.device)
-    got = (tuple(tensor.shape), tensor.dtype, tensor.device)
-    if got != expected:
-        raise RuntimeError(
-            f"parameter {name!r} was {_kind(*expected)} when DistributedOptimizer was "
-            f"made, and is {_kind(*got)} now. Convert the model first, then wrap the "
-            "optimizer again."
-        )
+    if (
+        tensor.dtype == view.dtype
+        and tensor.shape == view.shape
+        and tensor.device == view.device
+    ):
+        return
+    raise RuntimeError(
+        f"parameter {name!r} was {_kind(view)} when DistributedOptimizer was made, and "
+        f"is {_kind(tensor)} now. Convert the model first, then wrap the optimizer "
+        "again."
+    )
 
 
-def _kind(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
-    return f"{dtype} of shape {shape} on {device}"
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"

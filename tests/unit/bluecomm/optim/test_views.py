@@ -94,6 +94,38 @@ def test_other_kinds_of_data_are_errors(data):
         bucket.parameters.check()
 
 
+def test_gradients_that_were_moved_come_back():
+    bucket, (parameter,) = bucket_of(torch.ones(3))
+    bucket.lay_out_gradients()
+    parameter.grad = torch.ones(3)
+    bucket.gradients.fill()
+    parameter.grad.data = torch.full((3,), 4.0)  # as model.to() does
+    bucket.gradients.fill()
+    assert bucket.gradients.values[:3].tolist() == [4.0] * 3
+    bucket.gradients.values.mul_(2)
+    assert parameter.grad.tolist() == [8.0] * 3
+    parameter.grad.data = torch.zeros(3)
+    bucket.gradients.hand_out()
+    assert parameter.grad.tolist() == [8.0] * 3
+
+
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_gradients_of_other_kinds_are_errors(has_gradient):
+    model = nn.Linear(3, 1, bias=False)
+    (bucket,) = build_buckets(
+        list(model.named_parameters()), prefix="b", bucket_nbytes=1 << 20
+    )
+    bucket.lay_out_gradients()
+    model(torch.ones(1, 3)).sum().backward()
+    bucket.gradients.fill()
+    if not has_gradient:
+        model.zero_grad()
+    model.double()
+    model(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"'weight' was torch.float32 .* and is tor"):
+        bucket.gradients.fill()
+
+
 def test_changes_while_lent_are_errors():
     bucket, (parameter,) = bucket_of(torch.ones(3))
     bucket.lay_out_parameters()
