@@ -20,6 +20,7 @@ from bluecomm.errors import ShutdownError
 from bluecomm.ops.join import refuse_join
 from bluecomm.ops.refusal import Operation, refusing
 from bluecomm.optim import ownership
+from bluecomm.optim.added_parameters import AddedParameters
 from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.algorithm_state import load_algorithm_state, state_of_algorithm
@@ -122,6 +123,7 @@ class Coordinator:
             )
             self._tracker = BackwardTracker(algorithm, self.buckets, passes)
         self._module_parameters = module_parameters(models, everything)
+        self._added = AddedParameters(models)
         self.has_local_parameters = any(is_local(p) for _, p in everything)
         self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
@@ -169,7 +171,7 @@ class Coordinator:
                 self._tuning.interrupt()
             return
         self.check_usable()
-        self._restore_replaced()
+        self._check_models()
         if self._tracker is not None:
             self._tracker.watch_parameters()
         self._schedule.on_forward()
@@ -200,7 +202,7 @@ class Coordinator:
             closure: The closure that the user passed to ``step``, if any.
         """
         self.check_usable()
-        self._restore_replaced()
+        self._check_models()
         self._in_step = True
         try:
             if closure is None:
@@ -419,8 +421,8 @@ class Coordinator:
 
         return evaluate
 
-    def _restore_replaced(self) -> None:
-        """Put back the parameters that ``load_state_dict(assign=True)`` replaced."""
+    def _check_models(self) -> None:
+        """Put back the parameters that were replaced, and refuse new ones."""
         returned = restore_replaced(
             self._module_parameters, lambda: self.settle(for_writing=True)
         )
@@ -431,3 +433,4 @@ class Coordinator:
                 self.context.name,
                 ", ".join(returned),
             )
+        self._added.check(f"{self.context.name} on rank {self.comm.world.rank}")

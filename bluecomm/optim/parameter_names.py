@@ -103,7 +103,7 @@ def name_parameters(
             has no name.
     """
     if models:
-        names = list(_names_in(models))
+        names = list(names_in(models))
     elif named_parameters is not None:
         names = list(named_parameters)
     else:
@@ -172,7 +172,8 @@ def module_parameters(models: Models, named: NamedParameters) -> list[ModulePara
     ]
 
 
-def _names_in(models: Models) -> Iterator[tuple[str, torch.Tensor]]:
+def names_in(models: Models) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each parameter of the models once, with its name."""
     seen: set[int] = set()
     for number, model in enumerate(models):
         for name, parameter in model.named_parameters():

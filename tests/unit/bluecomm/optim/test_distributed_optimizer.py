@@ -178,6 +178,46 @@ class TestWorldOfOne:
         with pytest.raises(RuntimeError, match="then wrap the optimizer again"):
             optimizer.step()
 
+    @pytest.mark.parametrize("which", ["gradients", "cta"])
+    def test_new_parameters_are_errors(self, which):
+        model = nn.Sequential(linear(), nn.Sequential())
+        optimizer = wrapped(model, **ALGORITHMS[which])
+        model[1].append(nn.Tanh())
+        train(model, optimizer, steps=1)
+        model[1][0] = nn.Linear(2, 2)
+        model.extra = nn.Parameter(torch.ones(1))
+        text = r"on rank 0: .* made: 'extra' of shape \(1,\), '1.0.weight' .*\(2, 2\)"
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=text):
+                train(model, optimizer)
+            with pytest.raises(RuntimeError, match=text):
+                optimizer.step()
+        train(model, wrapped(model, **ALGORITHMS[which]))
+
+    def test_new_parameters_that_others_train_are_no_error(self):
+        model = nn.Sequential(linear())
+        optimizer = wrapped(model)
+        model.append(nn.Linear(2, 2).requires_grad_(False))
+        model.append(nn.Linear(2, 2))
+        model[2].weight.expert = model[2].bias.expert = True
+        model.append(nn.Linear(2, 2))
+        of_new = bf.DistributedOptimizer(torch.optim.SGD(model[3].parameters()), model)
+        train(model, optimizer)
+        of_new.step()
+        # The same parameter in another module.
+        nn.utils.parametrize.register_parametrization(model[0], "bias", nn.Tanh())
+        train(model, optimizer)
+
+    def test_a_functional_call_leaves_the_parameters_alone(self):
+        model = linear()
+        optimizer = wrapped(model)
+        before = model.weight.detach().clone()
+        tuned = {name: 2 * p for name, p in model.named_parameters()}
+        torch.func.functional_call(model, tuned, torch.ones(1, 3)).sum().backward()
+        assert torch.equal(model.weight, before)
+        assert torch.equal(model.weight.grad, torch.full((2, 3), 2.0))
+        optimizer.step()
+
     def test_options_that_do_not_fit_are_errors(self):
         with pytest.raises(ValueError, match="NeighborAllreduce does not use op="):
             wrapped(algorithm="neighbor_allreduce", op=bf.Sum)
