@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from bluecomm.optim.buckets.slots import check_kind
 from bluecomm.optim.parameter_names import ModuleParameter
@@ -31,7 +32,8 @@ def restore_replaced(
     returned = []
     for entry in parameters:
         found = entry.module._parameters.get(entry.attribute)
-        if found is entry.parameter or found is None:
+        if found is entry.parameter or not isinstance(found, nn.Parameter):
+            # A plain tensor belongs to a call of torch.func.functional_call.
             continue
         check_kind(entry.name, entry.parameter, found)
         before_writing()
