@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/check.h"
+#include "transport/tcp/transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -17,6 +18,19 @@ Result allocate(std::size_t nbytes) {
 }
 
 }  // namespace
+
+MakeTransport over_tcp(int streams, stream::Encryption encryption) {
+  return [=](int rank) -> std::unique_ptr<Transport> {
+    TcpOptions options;
+    options.rank = rank;
+    options.job = "test";
+    options.key.resize(32, std::byte{7});
+    options.addresses = {"127.0.0.1"};
+    options.streams = streams;
+    options.encryption = encryption;
+    return std::make_unique<TcpTransport>(std::move(options));
+  };
+}
 
 EngineWorld::EngineWorld(int size, const InprocOptions& options,
                          const MakeRecorder& make_recorder)

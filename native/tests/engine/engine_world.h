@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "transport/inproc/transport.h"
+#include "transport/tcp/options.h"
 
 // The engines of several ranks in one process, over any transport.
 
@@ -25,6 +26,9 @@ inline constexpr std::uint64_t kWorld = 1;  // id of the group of all ranks
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 // May be empty, and may return null for no recorder.
 using MakeRecorder = std::function<std::shared_ptr<Recorder>(int rank)>;
+
+// Makes transports over TCP within this machine, with `streams` per link.
+MakeTransport over_tcp(int streams, stream::Encryption encryption);
 
 class EngineWorld {
  public:

@@ -10,7 +10,6 @@
 
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
-#include "transport/tcp/transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -37,19 +36,6 @@ std::vector<float> reciprocals_of(int rank, std::size_t count) {
     values[i] = 1.0F / static_cast<float>(3 + 7 * rank + static_cast<int>(i % 1013));
   }
   return values;
-}
-
-MakeTransport over_tcp(int streams, stream::Encryption encryption) {
-  return [=](int rank) -> std::unique_ptr<Transport> {
-    TcpOptions options;
-    options.rank = rank;
-    options.job = "test";
-    options.key.resize(32, std::byte{7});
-    options.addresses = {"127.0.0.1"};
-    options.streams = streams;
-    options.encryption = encryption;
-    return std::make_unique<TcpTransport>(std::move(options));
-  };
 }
 
 // Runs allreduces of several lengths at once, in place and out of place. All ranks must
