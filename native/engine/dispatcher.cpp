@@ -305,6 +305,24 @@ void Dispatcher::on_goodbye(int peer) {
 // --- Moving on -----------------------------------------------------------------------
 
 bool Dispatcher::poll() {
+  std::uint64_t completions = requests_.completions();
+  const bool changed = take_turn();
+  // Whoever waited for a request that has ended may not poll again, and this process
+  // may end. What this turn has queued, such as messages of the request that others
+  // wait for, leaves in another turn.
+  while (requests_.completions() != completions && has_unsent()) {
+    completions = requests_.completions();
+    take_turn();
+  }
+  return changed;
+}
+
+bool Dispatcher::has_unsent() const {
+  return std::any_of(transports_.begin(), transports_.end(),
+                     [](const auto& transport) { return transport->has_unsent(); });
+}
+
+bool Dispatcher::take_turn() {
   bool changed = false;
   now_ = Clock::now();
   for_transports([&](Transport& one) {

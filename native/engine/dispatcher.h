@@ -202,7 +202,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   void leave_join(std::uint32_t sequence);
 
   // Moves at most about kBudget bytes of each operation. Returns whether anything
-  // changed; if so, the caller should call it again.
+  // changed; if so, the caller should call it again. If a request has ended, what the
+  // transports could send has left, so the caller may stop polling.
   bool poll();
   bool outstanding() const { return requests_.outstanding() || windows_.outstanding(); }
   // The number of requests that have ended.
@@ -238,6 +239,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
+  bool take_turn();
+  bool has_unsent() const;
   Operation& operation(RequestId id) const;
   // Whether this rank's program has called an operation, or other ranks while this one
   // has joined.

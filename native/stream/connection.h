@@ -77,6 +77,8 @@ class Connection {
 
   // Whether advance(), take_arrived() or take_end() would do something now.
   bool busy() const;
+  // See Link.
+  bool has_unsent() const { return state_ == State::kOpen && link_.has_unsent(); }
   Clock::time_point next_timer() const;
   // Ends the link if the peer's kernel has stopped acknowledging.
   void check_silence();

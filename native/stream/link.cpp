@@ -81,6 +81,13 @@ bool Link::busy() const {
   return next != Clock::time_point::max() && next <= Clock::now();
 }
 
+bool Link::has_unsent() const {
+  const auto& all = streams_.all();
+  return std::any_of(all.begin(), all.end(), [](const Stream& stream) {
+    return stream.writable && stream.has_output();
+  });
+}
+
 // A stream that left its chunk to others waits for them. The kernel reports when they
 // can take more, but not when they have stalled or are no longer used, so check again
 // later.

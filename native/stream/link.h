@@ -62,6 +62,8 @@ class Link final : private FrameSink {
   bool progress();
   // Whether progress() or take_arrived() would do something now.
   bool busy() const;
+  // Whether progress() would write frames, or the rest of a chunk, now.
+  bool has_unsent() const;
   // When busy() becomes true without an event from the kernel, or max.
   Clock::time_point next_timer() const;
   // Sends chunks on the first `count` streams only.

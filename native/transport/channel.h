@@ -308,6 +308,10 @@ class Transport {
   // changed, so that the engine polls again before it sleeps.
   virtual bool poll(Receiver& receiver) = 0;
 
+  // Whether poll() would send something now that other functions have queued since the
+  // last poll(). For a transport that sends only within poll().
+  virtual bool has_unsent() const { return false; }
+
   // A file descriptor that becomes readable when poll() may have something to do, after
   // prepare_sleep() has returned true. It stays the same. -1 if the transport has none:
   // then only next_timer() ends the sleep.

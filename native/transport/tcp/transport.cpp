@@ -112,6 +112,12 @@ void TcpTransport::check_silence(Clock::time_point now) {
   for (const auto& [peer, channel] : channels_) channel->connection().check_silence();
 }
 
+bool TcpTransport::has_unsent() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const auto& entry) {
+    return entry.second->connection().has_unsent();
+  });
+}
+
 bool TcpTransport::prepare_sleep() {
   if (next_timer() <= Clock::now()) return false;
   return std::none_of(channels_.begin(), channels_.end(), [](const auto& entry) {

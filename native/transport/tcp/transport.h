@@ -36,6 +36,7 @@ class TcpTransport final : public Transport {
 
   bool poll(Receiver& receiver) override;
   int wait_fd() const override { return poller_.fd(); }
+  bool has_unsent() const override;
   bool prepare_sleep() override;
   void finish_sleep() override { woken_ = true; }
   std::chrono::steady_clock::time_point next_timer() const override;
