@@ -380,24 +380,40 @@ TEST(failures, data_sent_before_a_goodbye_stays_valid) {
   });
 }
 
-TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_first) {
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    EngineWorld world(2);
-    Engine& slow = world.engine(0);
+// Rank 0 is suspended in a call that rank 1 finishes; then rank 1 is lost.
+class CallBeforeLoss {
+ public:
+  explicit CallBeforeLoss(EngineWorld& world) : slow_(world.engine(0)) {
     Engine& lost = world.engine(1);
-    std::vector<float> ours(4, 1.0F);
+    id_ = slow_.submit(make_call(slow_, Kind::kAllreduce, "x", ours_, ours_));
+    slow_.suspend();
     std::vector<float> theirs(4, 2.0F);
-    const RequestId id =
-        slow.submit(make_call(slow, Kind::kAllreduce, "x", ours, ours));
-    slow.suspend();
     CHECK_EQ(
         run_call(lost, make_call(lost, Kind::kAllreduce, "x", theirs, theirs)).text,
         "");
-    slow.resume();
-    slow.peer_lost(1, "rank 1 was killed");
-    CHECK_EQ(slow.wait(id, Clock::now() + kDeadline)->text, "");
-    CHECK_EQ(ours[3], 3.0F);
-    slow.release(id);
+  }
+
+  void report_loss() { slow_.peer_lost(1, "rank 1 was killed"); }
+
+  void check_success() {
+    CHECK_EQ(slow_.wait(id_, Clock::now() + kDeadline)->text, "");
+    CHECK_EQ(ours_[3], 3.0F);
+    slow_.release(id_);
+  }
+
+ private:
+  Engine& slow_;
+  std::vector<float> ours_ = std::vector<float>(4, 1.0F);
+  RequestId id_ = 0;
+};
+
+TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_first) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    EngineWorld world(2);
+    CallBeforeLoss call(world);
+    world.engine(0).resume();
+    call.report_loss();
+    call.check_success();
   }
 }
 
@@ -409,24 +425,16 @@ TEST(failures, what_a_lost_rank_has_sent_counts_if_its_loss_is_known_while_suspe
     } else {
       world.emplace(2);
     }
+    CallBeforeLoss call(*world);
+    call.report_loss();
     Engine& slow = world->engine(0);
-    Engine& lost = world->engine(1);
-    std::vector<float> ours(4, 1.0F);
-    std::vector<float> theirs(4, 2.0F);
-    const RequestId id =
-        slow.submit(make_call(slow, Kind::kAllreduce, "x", ours, ours));
-    slow.suspend();
-    CHECK_EQ(
-        run_call(lost, make_call(lost, Kind::kAllreduce, "x", theirs, theirs)).text,
-        "");
-    slow.peer_lost(1, "rank 1 was killed");
     slow.resume();
-    CHECK_EQ(slow.wait(id, Clock::now() + kDeadline)->text, "");
-    CHECK_EQ(ours[3], 3.0F);
-    slow.release(id);
+    call.check_success();
     // From now on, the loss counts.
-    check_failure(run_call(slow, make_call(slow, Kind::kAllreduce, "y", ours, ours)),
-                  Code::kPeerLost, "rank 1 was killed");
+    std::vector<float> tensor(4);
+    check_failure(
+        run_call(slow, make_call(slow, Kind::kAllreduce, "y", tensor, tensor)),
+        Code::kPeerLost, "rank 1 was killed");
   }
 }
 
