@@ -1,70 +1,32 @@
+// Draws the faults of a schedule, carries the members' messages, and shows each member
+// what it would notice; schedule_rules.cpp has the rules.
 #include "tests/membership/schedule.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
-#include "engine/membership/primary.h"
+#include "tests/membership/message_text.h"
 
 namespace bluecomm::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kBeat = 100ms;
 constexpr auto kTickEvery = 50ms;
 constexpr auto kSilence = 400ms;  // until a silent link is an accusation
 constexpr auto kBreaks = 2000ms;  // until it counts as broken
 constexpr auto kFaultsEnd = 1500ms;
-constexpr auto kAlone = 5s;
 constexpr auto kEndsWithin = 60s;  // of quiet
 // Members split soon, because all faults end soon.
 constexpr MembershipTiming kSplitsSoon{.split = 300ms};
-constexpr int kMessagesOfQuiet = 20'000;
-
-std::string text_of(const MemberSet& set) {
-  std::string text = "{";
-  for (int rank = set.lowest(); rank != -1; rank = set.lowest(rank + 1)) {
-    text += (text.size() > 1 ? " " : "") + std::to_string(rank);
-  }
-  return text + "}";
-}
-
-std::string text_of(const MembershipMessage& message) {
-  static const char* const names[] = {"?",   "SUSPECT", "GATHER", "REPORT", "PREPARE",
-                                      "ACK", "NACK",    "COMMIT", "CLAIM"};
-  std::ostringstream text;
-  text << names[static_cast<int>(message.action)] << " after " << message.number
-       << " ballot " << message.ballot.counter << "." << message.ballot.rank;
-  if (message.other.is_set()) {
-    text << " other " << message.other.counter << "." << message.other.rank;
-  }
-  if (!message.proposal.survivors.empty()) {
-    text << " survivors " << text_of(message.proposal.survivors) << " from round "
-         << message.proposal.first_round;
-  }
-  const Accusations& said = message.accusations;
-  if (!said.silent.empty()) text << " silent " << text_of(said.silent);
-  if (!said.stopped.empty()) text << " stopped " << text_of(said.stopped);
-  if (!said.broken.empty()) text << " broken " << text_of(said.broken);
-  if (!said.dead.empty()) text << " dead " << text_of(said.dead);
-  return text.str();
-}
 
 }  // namespace
-
-std::uint64_t Dice::next() {
-  std::uint64_t value = (state_ += 0x9E3779B97F4A7C15ULL);
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
-}
 
 // --- What a schedule does ------------------------------------------------------------
 
 Schedule::FaultMix Schedule::draw_mix(Dice& dice) {
   FaultMix mix;
-  mix.size = 2 + dice.below(kMost - 1);
+  mix.size = 2 + dice.below(FaultyLinks::kMost - 1);
   mix.machines = 1 + dice.below(mix.size);
   mix.only_late = dice.one_in(5);
   mix.crashes = dice.below(mix.size);
@@ -125,7 +87,7 @@ void Schedule::schedule_faults() {
   for (int i = 0; i < mix_.broken_pairs; ++i) {
     const int a = dice_.below(mix_.size);
     const int b = dice_.below(mix_.size);
-    if (a != b) broken_[at(a)][at(b)] = broken_[at(b)][at(a)] = true;
+    if (a != b) links_.break_between(a, b);
   }
   put(quiet_at_, Change::kQuiet);
 }
@@ -222,8 +184,7 @@ void Schedule::cut() {
       const bool hit =
           splits ? ((side >> from) & 1) != ((side >> to) & 1) : from == a && to == b;
       if (!hit || from == to) continue;
-      if (!is_cut(from, to)) cut_since_[at(from)][at(to)] = now_;
-      cut_until_[at(from)][at(to)] = until;
+      links_.cut(from, to, now_, until);
       note("cut from " + describe(from) + " to " + describe(to));
     }
   }
@@ -233,7 +194,7 @@ void Schedule::quiet() {
   is_quiet_ = true;
   quiet_since_ = now_;
   note("quiet from here");
-  for (auto& row : cut_until_) row.fill({});
+  links_.heal_cuts();
   for (int index = 0; index < mix_.size; ++index) {
     if (mix_.deaths_show) nodes_[at(index)].shows = true;
     thaw(index);
@@ -274,8 +235,8 @@ void Schedule::judge(int index, int other) {
   const Node& them = nodes_[at(other)];
   const Uid uid = 1000 + static_cast<Uid>(other);
   const bool is_machine_mate = index % mix_.machines == other % mix_.machines;
-  const bool reaches = !is_cut(other, index) && !broken_[at(other)][at(index)];
-  if (broken_[at(other)][at(index)]) membership.observe(uid, Evidence::kBroken, now_);
+  const bool reaches = !is_cut(other, index) && !links_.is_broken(other, index);
+  if (links_.is_broken(other, index)) membership.observe(uid, Evidence::kBroken, now_);
   if (!them.alive) {
     if (them.shows && (is_quiet_ || now_ > them.died_at + 200ms)) {
       membership.observe(uid, Evidence::kDead, now_);
@@ -295,10 +256,10 @@ void Schedule::judge(int index, int other) {
     return;
   }
   if (is_cut(other, index)) {
-    const auto since = now_ - cut_since_[at(other)][at(index)];
-    if (since > kSilence) {
-      membership.observe(uid, since > kBreaks ? Evidence::kBroken : Evidence::kSilent,
-                         now_);
+    const auto silent_for = links_.cut_for(other, index, now_);
+    if (silent_for > kSilence) {
+      membership.observe(
+          uid, silent_for > kBreaks ? Evidence::kBroken : Evidence::kSilent, now_);
     }
     return;
   }
@@ -347,7 +308,7 @@ void Schedule::settle(int index) {
     const int to = index_of(post.to);
     if (is_quiet_) ++quiet_messages_;
     ++messages_;
-    if (is_cut(index, to) || broken_[at(index)][at(to)]) continue;
+    if (is_cut(index, to) || links_.is_broken(index, to)) continue;
     if (!is_quiet_ && dice_.one_in(mix_.lose_one_in)) continue;
     letters_.push_back({1000 + static_cast<Uid>(index), std::move(post.message)});
     for (int copies = dice_.one_in(mix_.double_one_in) ? 2 : 1; copies > 0; --copies) {
@@ -363,216 +324,6 @@ void Schedule::settle(int index) {
     node.ticks = true;
     put(now_ + kTickEvery, Change::kTick, index);
   }
-}
-
-// --- Rules ---------------------------------------------------------------------------
-
-void Schedule::check_install(int index) {
-  Node& node = nodes_[at(index)];
-  const Membership& membership = *node.membership;
-  const Epoch& epoch = membership.epoch();
-  if (epoch.number + 1 == node.installed.size()) return;
-  if (epoch.number != node.installed.size())
-    fail(describe(index) + " skipped an epoch");
-  ++epochs_;
-  const std::uint64_t id = epoch.id();
-  node.installed.push_back(id);
-  node.lineages.push_back(epoch.lineage);
-  note(describe(index) + " installs epoch " + std::to_string(epoch.number) + " of " +
-       std::to_string(epoch.size()) + " from round " +
-       std::to_string(epoch.first_round));
-  if (!epoch.rank_of(1000 + static_cast<Uid>(index))) {
-    fail(describe(index) + " installs an epoch without itself");
-  }
-  if (epoch.lineage == Epoch::kPrimary && node.rounds.size() > epoch.first_round) {
-    fail(describe(index) + " ran round " + std::to_string(node.rounds.size() - 1) +
-         " before it installed the epoch of that round");
-  }
-  for (int other = 0; other < mix_.size; ++other) {
-    const Node& them = nodes_[at(other)];
-    if (!them.alive || them.installed.size() <= epoch.number) continue;
-    if (them.lineages[epoch.number] != epoch.lineage) continue;
-    if (them.installed[epoch.number] != id) {
-      fail(describe(index) + " and " + describe(other) + " have different epochs " +
-           std::to_string(epoch.number));
-    }
-  }
-}
-
-// Two members of different lineages never count on each other: then neither takes the
-// other's messages. A member that is held may not know yet that it has been left.
-void Schedule::check_lineages(int index) const {
-  const Membership& one = *nodes_[at(index)].membership;
-  for (int other = 0; other < mix_.size; ++other) {
-    const Membership& two = *nodes_[at(other)].membership;
-    if (!nodes_[at(other)].alive || one.epoch().lineage == two.epoch().lineage)
-      continue;
-    const auto is_left = [](const Membership& member) {
-      return member.standing() == Membership::Standing::kHeld;
-    };
-    if (is_left(one) || is_left(two)) continue;
-    if (one.epoch().rank_of(1000 + static_cast<Uid>(other)) &&
-        two.epoch().rank_of(1000 + static_cast<Uid>(index))) {
-      fail(describe(index) + " and " + describe(other) +
-           " count on each other in different lineages");
-    }
-  }
-}
-
-// Returns whether all living members of a member's epoch have this epoch.
-bool Schedule::shares_epoch(const Membership& membership) const {
-  const Epoch& epoch = membership.epoch();
-  return std::all_of(epoch.members.begin(), epoch.members.end(),
-                     [&](const Member& member) {
-                       const Node& them = nodes_[at(index_of(member.uid))];
-                       return !them.alive || them.membership->epoch() == epoch;
-                     });
-}
-
-// Returns whether each living member goes on, with the primary or without, and counts
-// on nobody who goes on otherwise.
-bool Schedule::has_split_for_good() const {
-  if (in_flight_ > 0 || now_ < quiet_since_ + 3 * kBeat) return false;
-  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
-    return !node.alive ||
-           (node.membership->standing() == Membership::Standing::kMember &&
-            !node.membership->is_deciding() && shares_epoch(*node.membership));
-  });
-}
-
-bool Schedule::is_settled() const {
-  if (minority_ == Minority::kSplits) return has_split_for_good();
-  if (in_flight_ > 0 || now_ < quiet_since_ + 3 * kBeat) return false;
-  for (int index = 0; index < mix_.size; ++index) {
-    const Node& node = nodes_[at(index)];
-    const bool may_wait = now_ > quiet_since_ + kAlone && !must_end(index);
-    if (node.alive && node.membership->is_deciding() && !may_wait) return false;
-  }
-  return true;
-}
-
-void Schedule::check_end() {
-  for (int index = 0; index < mix_.size; ++index) {
-    const Membership& membership = *nodes_[at(index)].membership;
-    if (!nodes_[at(index)].alive) continue;
-    note(describe(index) + " ends in epoch " +
-         std::to_string(membership.epoch().number) + ", standing " +
-         std::to_string(static_cast<int>(membership.standing())) +
-         (membership.is_deciding() ? ", deciding" : "") + ", " +
-         std::to_string(in_flight_) + " in flight");
-  }
-  if (minority_ == Minority::kSplits) {
-    for (int index = 0; index < mix_.size; ++index) {
-      if (!nodes_[at(index)].alive) continue;
-      check_lineages(index);
-      for (int other = 0; other < index; ++other) check_rounds(index, other);
-    }
-    if (!is_settled()) fail("no end");
-    if (quiet_messages_ > kMessagesOfQuiet) fail("too many messages");
-    return;
-  }
-  // The newest epoch that a living process has installed.
-  int newest = -1;
-  for (int index = 0; index < mix_.size; ++index) {
-    const Node& node = nodes_[at(index)];
-    if (!node.alive) continue;
-    if (newest == -1 || node.installed.size() > nodes_[at(newest)].installed.size()) {
-      newest = index;
-    }
-    for (int other = 0; other < index; ++other) check_rounds(index, other);
-  }
-  const Epoch epoch = nodes_[at(newest)].membership->epoch();
-  MemberSet present(epoch.size());
-  for (int rank = 0; rank < epoch.size(); ++rank) {
-    const Node& node = nodes_[at(index_of(epoch.members[at(rank)].uid))];
-    const bool is_excluded =
-        node.membership->standing() == Membership::Standing::kExcluded;
-    if (node.alive && !is_excluded) present.insert(rank);
-  }
-  if (!can_decide(epoch, present)) return;  // they wait for more, as they should
-  if (!is_settled()) fail("no end");
-  if (quiet_messages_ > kMessagesOfQuiet) fail("too many messages");
-  for (int index = 0; index < mix_.size; ++index) {
-    const Node& node = nodes_[at(index)];
-    const bool is_member =
-        node.membership->standing() != Membership::Standing::kExcluded;
-    if (!is_member && node.alive && mix_.only_late) {
-      fail(describe(index) + " was only late");
-    }
-    if (is_member && must_end(index) && node.membership->epoch() != epoch) {
-      fail(describe(index) + " has another epoch than " + describe(newest));
-    }
-  }
-  if (present.count() != epoch.size()) fail("the last epoch has members that are gone");
-  for (const Member& a : epoch.members) {
-    for (const Member& b : epoch.members) {
-      if (broken_[at(index_of(a.uid))][at(index_of(b.uid))]) {
-        fail("the last epoch has members without a link");
-      }
-    }
-  }
-}
-
-void Schedule::check_rounds(int a, int b) const {
-  const Node& one = nodes_[at(a)];
-  const Node& two = nodes_[at(b)];
-  for (const Node* node : {&one, &two}) {
-    if (!node->alive) return;
-    if (node->membership->standing() != Membership::Standing::kMember) return;
-  }
-  if (one.membership->epoch() != two.membership->epoch()) return;
-  // Members of a lineage begin it in rounds of their own.
-  if (one.membership->epoch().lineage != Epoch::kPrimary) return;
-  for (std::size_t round = 0; round < std::min(one.rounds.size(), two.rounds.size());
-       ++round) {
-    if (one.rounds[round] != two.rounds[round]) {
-      fail(describe(a) + " and " + describe(b) + " ran round " + std::to_string(round) +
-           " in different epochs");
-    }
-  }
-}
-
-bool Schedule::is_cut(int from, int to) const {
-  return now_ < cut_until_[at(from)][at(to)];
-}
-
-// Returns whether some member has links to enough others to decide.
-bool Schedule::can_decide(const Epoch& epoch, const MemberSet& present) const {
-  MemberSet dead(epoch.size());
-  for (int rank = 0; rank < epoch.size(); ++rank) {
-    const Node& node = nodes_[at(index_of(epoch.members[at(rank)].uid))];
-    if (!node.alive && node.shows) dead.insert(rank);
-  }
-  for (int rank = present.lowest(); rank != -1; rank = present.lowest(rank + 1)) {
-    MemberSet reached = present;
-    for (int other = 0; other < epoch.size(); ++other) {
-      if (broken_[at(index_of(epoch.members[at(rank)].uid))]
-                 [at(index_of(epoch.members[at(other)].uid))]) {
-        reached.erase(other);
-      }
-    }
-    if (is_primary(reached, dead)) return true;
-  }
-  return false;
-}
-
-// Returns whether a member of an old epoch can still learn what became of it: from
-// another member that knows, or by a decision.
-bool Schedule::must_end(int index) const {
-  const Node& node = nodes_[at(index)];
-  if (!node.alive) return false;
-  const Epoch& epoch = node.membership->epoch();
-  MemberSet present(epoch.size());
-  for (int rank = 0; rank < epoch.size(); ++rank) {
-    const int other = index_of(epoch.members[at(rank)].uid);
-    if (!nodes_[at(other)].alive) continue;
-    const Membership& them = *nodes_[at(other)].membership;
-    const bool is_here = them.standing() != Membership::Standing::kExcluded &&
-                         them.epoch().number == epoch.number;
-    if (is_here) present.insert(rank);
-    if (!is_here && !broken_[at(index)][at(other)]) return true;
-  }
-  return can_decide(epoch, present);
 }
 
 int Schedule::living() const {

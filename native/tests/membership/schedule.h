@@ -4,7 +4,6 @@
 // accusations may be wrong. Time is virtual. A schedule follows from its seed alone.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <queue>
@@ -13,27 +12,14 @@
 #include <vector>
 
 #include "engine/membership/membership.h"
+#include "tests/membership/dice.h"
+#include "tests/membership/faulty_links.h"
 
 namespace bluecomm::test {
 
 // Thrown when a schedule breaks a rule of the protocol.
 struct ScheduleBroken : std::logic_error {
   using std::logic_error::logic_error;
-};
-
-// A small generator, because a schedule draws few numbers (splitmix64).
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next();
-  // Returns a number in 0 .. limit - 1.
-  int below(int limit) {
-    return static_cast<int>(next() % static_cast<std::uint64_t>(limit));
-  }
-  bool one_in(int chances) { return chances > 0 && below(chances) == 0; }
-
- private:
-  std::uint64_t state_;
 };
 
 class Schedule {
@@ -54,7 +40,7 @@ class Schedule {
  private:
   using Time = Membership::Time;
   using Span = std::chrono::microseconds;
-  static constexpr int kMost = 8;
+  static constexpr std::chrono::milliseconds kBeat{100};
 
   // The faults that the schedule may have, drawn from its seed.
   struct FaultMix {
@@ -121,20 +107,27 @@ class Schedule {
   void quiet();
   // After each input: sends, and checks what the node has installed.
   void settle(int node);
+
+  // schedule_rules.cpp
   void check_install(int node);
-  bool is_settled() const;
-  void check_end();
   void check_lineages(int index) const;
-  bool shares_epoch(const Membership& membership) const;
-  bool has_split_for_good() const;
   void check_rounds(int a, int b) const;
+  void check_end();
+  void check_end_of_lineages() const;
+  void check_end_of_primary() const;
+  void check_is_over() const;
+  bool is_settled() const;
+  bool has_split_for_good() const;
+  bool shares_epoch(const Membership& membership) const;
+  int newest_node() const;
+  MemberSet present_in(const Epoch& epoch) const;
+  bool must_end(int node) const;
+  bool can_decide(const Epoch& epoch, const MemberSet& present) const;
 
   bool is_running(int node) const {
     return nodes_[at(node)].alive && !nodes_[at(node)].stopped;
   }
-  bool is_cut(int from, int to) const;
-  bool must_end(int node) const;
-  bool can_decide(const Epoch& epoch, const MemberSet& present) const;
+  bool is_cut(int from, int to) const { return links_.is_cut(from, to, now_); }
   int living() const;
   std::string describe(int node) const;
   void note(const std::string& text);
@@ -156,9 +149,7 @@ class Schedule {
   std::vector<Letter> letters_;
   int in_flight_ = 0;
   std::vector<Node> nodes_;
-  std::array<std::array<Time, kMost>, kMost> cut_since_{};
-  std::array<std::array<Time, kMost>, kMost> cut_until_{};
-  std::array<std::array<bool, kMost>, kMost> broken_{};
+  FaultyLinks links_;
   int epochs_ = 0;
   int messages_ = 0;
   int quiet_messages_ = 0;
