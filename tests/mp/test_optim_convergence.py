@@ -14,6 +14,7 @@ from tests.mp.test_optim_methods import (
     train,
     vector_of,
 )
+from tests.support.deadlines import STEPPING_S
 from tests.support.logistic import optimum
 from tests.support.ranks import run_ranks
 
@@ -38,7 +39,7 @@ def train_all():
 @pytest.fixture(scope="module")
 def trained():
     """Return (few, many) for each method, with ranks stacked; trained in one job."""
-    ranks = run_ranks(RANKS, train_all, limit_s=600)
+    ranks = run_ranks(RANKS, train_all, limit_s=STEPPING_S)
     return {
         name: tuple(np.stack([rank[name][k] for rank in ranks]) for k in range(2))
         for name in METHODS

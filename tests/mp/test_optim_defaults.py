@@ -13,6 +13,7 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.optim import algorithm_names
 from dist_optimizer import add_arguments, distribute
+from tests.support.deadlines import STEPPING_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -76,7 +77,7 @@ def train_all():
 @pytest.fixture(scope="module")
 def found():
     """Return the accuracies of all ranks, for each algorithm; trained in one job."""
-    ranks = run_ranks(RANKS, train_all)
+    ranks = run_ranks(RANKS, train_all, limit_s=STEPPING_S)
     return {name: [rank[name] for rank in ranks] for name in algorithm_names()}
 
 

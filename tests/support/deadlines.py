@@ -20,6 +20,8 @@ DEADLINE_S = 240.0
 # Nor does a job, which is many events: each process imports torch, and some train for a
 # while. Processes that a test must not wait for live longer, for 1000 s at least.
 JOB_S = 2 * DEADLINE_S
+# Nor do some thousand steps, in each of which all ranks need a core in turn.
+STEPPING_S = 4 * JOB_S
 
 
 def wait_until(
