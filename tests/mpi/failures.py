@@ -38,7 +38,7 @@ with telling("version"):
     bf.init(comm=world.Dup())
 _version.__version__ = own_version
 
-os.environ["BLUECOMM_START_TIMEOUT_S"] = "5"
+os.environ["BLUECOMM_START_TIMEOUT_S"] = "10"
 silent = world.Dup()
 if not to_blame:
     with telling("silent"):

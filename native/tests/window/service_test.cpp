@@ -375,9 +375,14 @@ TEST(window, deadlines_of_operations_and_window_requests_are_extended) {
       Call request = make_call(engine, Kind::kAllreduce, "late", tensor, tensor);
       request.deadline = Clock::now() + 1s;
       const RequestId operation = engine.submit(std::move(request));
+      const Clock::time_point extended = Clock::now();
       for (const RequestId id : {lock, operation}) engine.extend_deadline(id, 3s);
       std::this_thread::sleep_for(1200ms);
-      for (const RequestId id : {lock, operation}) CHECK(!engine.done(id));
+      for (const RequestId id : {lock, operation}) {
+        const bool done = engine.done(id);
+        // A busy machine may wake this thread after the new deadline.
+        if (Clock::now() - extended < 3s) CHECK(!done);
+      }
       for (const RequestId id : {lock, operation}) {
         CHECK(engine.wait(id, End::deadline())->code == Code::kTimedOut);
       }
