@@ -27,7 +27,7 @@ def _messages_from(rank):
 def _one_comes_too_late(folder):
     """Rank 2 calls first, then rank 0 with a deadline; rank 1 calls after the error."""
     bf.barrier()
-    limit_s = 0.5 if bf.rank() == 0 else None
+    limit_s = 2.0 if bf.rank() == 0 else None
     if bf.rank() == 0:
         hear(folder, "started")
     elif bf.rank() == 1:
@@ -50,14 +50,14 @@ def test_the_deadline_of_a_call(transport, tmp_path):
     for rank, (missed, again) in enumerate(outcomes):
         assert isinstance(missed.error, CommunicationTimeout)
         assert re.match(
-            r"allreduce 'x' on rank 0: no data from rank 1 within 0\.5 s",
+            r"allreduce 'x' on rank 0: no data from rank 1 within 2\.0 s",
             missed.text,
         )
         # The other ranks learned it from rank 0.
         assert rank == 1 or missed.error.peers == (1,)
         assert missed.error.rank == rank
-        assert rank > 0 or missed.error.timeout_s == 0.5
-        assert rank > 0 or missed.seconds > 0.4
+        assert rank > 0 or missed.error.timeout_s == 2.0
+        assert rank > 0 or missed.seconds > 1.9
         assert again.error is None
 
 
@@ -69,7 +69,7 @@ def _one_calls_something_else(other, folder):
         handle.wait()
         return None
     hear(folder, "called")
-    call = lambda: bf.allreduce(torch.ones(2), name="x", timeout_s=0.5)  # noqa: E731
+    call = lambda: bf.allreduce(torch.ones(2), name="x", timeout_s=2.0)  # noqa: E731
     outcome = outcome_of(call)
     bf.allreduce(torch.ones(2), name="y")
     return outcome
