@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.library import Config, UniqueId
 from tests.support.ranks import RankFailure, run_ranks
 
@@ -81,7 +82,7 @@ def new_id():
     return unique_id
 
 
-def run(body, world=3, seed=1, environment=None, **options):
+def run(body, world=3, seed=1, environment=None, report_s=3.0, **options):
     """Run ``body(rank, size, id, **options)`` on ranks without bluecomm's world."""
     where = {"FAKEGPU_SEED": str(seed), **(environment or {})}
     return run_ranks(
@@ -93,6 +94,7 @@ def run(body, world=3, seed=1, environment=None, **options):
         options,
         environment=where,
         initialize=False,
+        report_s=report_s,
     )
 
 
@@ -382,7 +384,7 @@ def last_words(rank, size, unique_id, *, dies):
 
 def test_a_killed_rank_is_an_async_error_and_the_abort_frees_the_stream():
     with pytest.raises(RankFailure) as failure:
-        run(last_words, dies=2)
+        run(last_words, report_s=DEADLINE_S, dies=2)
     assert str(failure.value).count(f"error {REMOTE}, query 600") == 2
 
 

@@ -275,5 +275,7 @@ def lose_rank_1() -> None:
 def test_a_lost_rank_frees_the_others(remote_errors):
     environment = {**NCCL, "FAKEGPU_REMOTE_ERRORS": remote_errors}
     with pytest.raises(RankFailure) as failure:
-        run_ranks_on_gpus(RANKS, lose_rank_1, environment=environment)
+        run_ranks_on_gpus(
+            RANKS, lose_rank_1, environment=environment, report_s=DEADLINE_S
+        )
     assert str(failure.value).count("AssertionError: survivor: PeerLostError") == 2

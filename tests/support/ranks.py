@@ -45,6 +45,7 @@ def run_ranks(
     initialize: bool = True,
     survives_losses: bool = False,
     limit_s: float = JOB_S,
+    report_s: float = 3.0,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
 
@@ -60,6 +61,7 @@ def run_ranks(
         initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
         survives_losses: Whether the ranks are told to go on without lost ones.
         limit_s: Seconds after which the ranks are killed.
+        report_s: Seconds in which each of the others may end after a failure.
 
     Raises:
         RankFailure: Some ranks raised or missed the limit; holds all tracebacks.
@@ -74,7 +76,7 @@ def run_ranks(
         for rank, worker in enumerate(workers):
             own = {**variables, **server.environment(rank)}
             worker.submit((own, body, args, initialize))
-        return _collect(workers, time.monotonic() + limit_s, limit_s)
+        return _collect(workers, limit_s, report_s)
     except RankFailure:
         _pool.close()
         raise
@@ -82,11 +84,11 @@ def run_ranks(
         server.close()
 
 
-def _collect(workers: Sequence[_Worker], deadline: float, limit_s: float) -> list[Any]:
+def _collect(workers: Sequence[_Worker], limit_s: float, report_s: float) -> list[Any]:
     results, failures = [], []
+    deadline = time.monotonic() + limit_s
     for rank, worker in enumerate(workers):
-        # After one failure the other ranks get little time to report theirs.
-        left = deadline - time.monotonic() if not failures else 3.0
+        left = deadline - time.monotonic() if not failures else report_s
         answer = worker.answer(max(0.0, left))
         if answer is None:
             failures.append(f"rank {rank}: no result within {limit_s:g} s")
