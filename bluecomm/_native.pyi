@@ -373,6 +373,14 @@ class Engine(metaclass=_PybindType):
 
     def start(self, peers: Sequence[Peer]) -> None: ...
     def transport_of(self, rank: int) -> str: ...
+    def limit_sending(self, streams: int, chunk_nbytes: int) -> None:
+        """Limit the streams of each link over TCP, and set the size of chunks.
+
+        Chunks go to at most `streams` streams, 1 to 16, from the next turn of a link
+        on. `chunk_nbytes` is a power of two from 64 to 256 KiB, or 0: 256 KiB on a
+        single stream and 64 KiB on several.
+        """
+
     def add_group(
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
     ) -> None: ...

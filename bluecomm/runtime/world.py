@@ -159,6 +159,22 @@ class World(Requests):
         """Return the kind of the link to a peer: ``"self"``, ``"shm"``, ...."""
         return self._engine.transport_of(rank)
 
+    def limit_sending(self, streams: int, chunk_nbytes: int) -> None:
+        """Limit the streams of this rank's links over TCP, and set the size of chunks.
+
+        It holds for what all operations send from now on. No other rank needs to know
+        it, and no result depends on it.
+
+        Args:
+            streams: The most streams of a link that carry chunks, from 1 to 16.
+            chunk_nbytes: Size of chunks, a power of two from 64 to 256 KiB, or 0: 256
+                KiB on a single stream and 64 KiB on several.
+
+        Raises:
+            ValueError: A value is out of its range.
+        """
+        self._engine.limit_sending(streams, chunk_nbytes)
+
     def stats(self) -> Stats:
         """Return the statistics of the engine."""
         hosts = {peer.rank: peer.host for peer in self.peers}

@@ -42,6 +42,7 @@ std::unique_ptr<PyEngine> make_engine(
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
   }
+  auto limits = std::make_shared<stream::SendingLimits>();
   const TransportOptions options{.rank = rank,
                                  .job = job,
                                  .epoch = epoch,
@@ -52,6 +53,7 @@ std::unique_ptr<PyEngine> make_engine(
                                  .tcp_streams = tcp_streams,
                                  .encryption = encryption,
                                  .link_timeout_s = link_timeout_s,
+                                 .limits = limits,
                                  .eager_bytes = eager_bytes,
                                  .staging_bytes = staging_bytes,
                                  .memory = memory,
@@ -76,7 +78,7 @@ std::unique_ptr<PyEngine> make_engine(
   std::vector<std::unique_ptr<Transport>> transports;
   if (size > 1) transports = make_transports(transport, options);
   return std::make_unique<PyEngine>(std::move(config), std::move(transports),
-                                    std::move(mpi));
+                                    std::move(limits), std::move(mpi));
 }
 
 void start(PyEngine& self, const py::sequence& peers) {
@@ -279,6 +281,8 @@ void register_engine(py::module_& module) {
       .def("offers", unlocked(&Engine::offers))
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
+      .def("limit_sending", &PyEngine::limit_sending, arg("streams"),
+           arg("chunk_nbytes"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("remove_group", unlocked(&Engine::remove_group), arg("group_id"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)

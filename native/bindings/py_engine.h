@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -9,16 +11,19 @@
 #include "bindings/fork_guard.h"
 #include "engine/engine.h"
 #include "mpi/session.h"
+#include "stream/sending_limits.h"
 
 namespace bluecomm::bindings {
 
 // An Engine with the checks that Python callers need.
 class PyEngine {
  public:
-  // `mpi` may be null.
+  // `limits` are those of the transports' links. `mpi` may be null.
   PyEngine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports,
+           std::shared_ptr<stream::SendingLimits> limits,
            std::shared_ptr<mpi::Session> mpi)
       : rank_(config.rank),
+        limits_(std::move(limits)),
         engine_(std::make_unique<Engine>(std::move(config), std::move(transports))),
         guard_(*engine_),
         mpi_(std::move(mpi)) {
@@ -49,8 +54,28 @@ class PyEngine {
 
   bool in_child() const { return guard_.in_child(); }
 
+  // See stream::SendingLimits. Throws std::invalid_argument for values that it does not
+  // allow.
+  void limit_sending(int streams, std::size_t chunk_nbytes) {
+    if (streams < 1 || streams > stream::kMaxStreams) {
+      throw std::invalid_argument("streams must be in 1 .. 16, got " +
+                                  std::to_string(streams));
+    }
+    const bool is_size = std::has_single_bit(chunk_nbytes) &&
+                         chunk_nbytes >= stream::kAlignment &&
+                         chunk_nbytes <= stream::kSegment;
+    if (chunk_nbytes != 0 && !is_size) {
+      throw std::invalid_argument(
+          "chunk_nbytes must be 0 or a power of two in 64 .. 262144, got " +
+          std::to_string(chunk_nbytes));
+    }
+    limits_->streams = static_cast<std::size_t>(streams);
+    limits_->chunk = chunk_nbytes;
+  }
+
  private:
   const int rank_;
+  const std::shared_ptr<stream::SendingLimits> limits_;
   std::unique_ptr<Engine> engine_;
   ForkGuard guard_;
   const std::shared_ptr<mpi::Session> mpi_;

@@ -34,6 +34,7 @@ std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
   tcp.silence_timeout = tcp.connect_timeout =
       std::chrono::milliseconds(std::llround(options.link_timeout_s * 1000));
   tcp.eager_bytes = options.eager_bytes;
+  tcp.limits = options.limits;
   return std::make_unique<TcpTransport>(std::move(tcp));
 }
 

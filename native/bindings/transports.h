@@ -8,6 +8,7 @@
 
 #include "common/shared_memory.h"
 #include "mpi/session.h"
+#include "stream/sending_limits.h"
 #include "transport/channel.h"
 
 namespace bluecomm::bindings {
@@ -24,6 +25,9 @@ struct TransportOptions {
   int tcp_streams = 0;                 // as stream::Options
   std::string encryption = "off";      // of links over TCP: off, auth or full
   double link_timeout_s = 30;          // of links over TCP
+  // Of links over TCP; not null.
+  std::shared_ptr<const stream::SendingLimits> limits =
+      std::make_shared<stream::SendingLimits>();
   std::size_t eager_bytes = 4096;
   std::size_t staging_bytes = std::size_t{8} << 20;  // as ShmOptions
   std::shared_ptr<SharedMemory> memory;

@@ -130,19 +130,25 @@ bool Connection::advance_link(Clock::time_point now) {
 void Connection::grow(Clock::time_point now) {
   const std::size_t streams = link_.streams().size();
   std::size_t wanted = static_cast<std::size_t>(options_.streams);
+  const std::size_t limit = options_.limits->streams;
+  std::size_t used = limit;
   if (count_) {
-    if (const bool blocked = link_.is_blocked(); count_->needs_update(blocked)) {
+    // With fewer streams than the count tries, the rate says nothing about that number.
+    const bool blocked = count_->used() <= limit && link_.is_blocked();
+    if (count_->needs_update(blocked)) {
       count_->update({blocked, link_.bytes_acknowledged(), streams, link_.is_drained()},
                      now);
     }
-    if (count_->used() != link_.in_use()) {
-      link_.use(count_->used());
-      update_unsent_limit();
-    }
+    used = std::min(limit, count_->used());
     link_.set_single_stream(count_->is_settled() && count_->used() == 1);
     wanted = count_->wanted();
     if (opener_) wanted = std::max(wanted, link_.streams_asked_for());
   }
+  if (used != link_.in_use()) {
+    link_.use(used);
+    update_unsent_limit();
+  }
+  link_.cut_chunks(options_.limits->chunk);
   if (opener_) {
     opener_->want(wanted);
     for (StreamSocket& socket : opener_->advance(now)) add(std::move(socket), false);

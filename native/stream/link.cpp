@@ -133,7 +133,8 @@ bool Link::read_all(std::size_t budget, std::size_t messages) {
 bool Link::write_all(std::size_t budget, bool with_chunks) {
   auto& all = streams_.all();
   // A single stream cannot hold back another one, so its chunks may be larger.
-  const std::size_t chunk = std::min(all.size(), in_use_) == 1 ? kSegment : kSmallChunk;
+  const bool single = std::min(all.size(), in_use_) == 1;
+  const std::size_t chunk = chunk_ > 0 ? chunk_ : single ? kSegment : kSmallChunk;
   std::size_t moved = 0;
   std::size_t before;
   do {

@@ -69,6 +69,8 @@ class Link final : private FrameSink {
   // Sends chunks on the first `count` streams only.
   void use(std::size_t count) { in_use_ = count; }
   std::size_t in_use() const { return in_use_; }
+  // Sets the size of chunks; see SendingLimits::chunk.
+  void cut_chunks(std::size_t nbytes) { chunk_ = nbytes; }
   // See lead_on(). Asks the kernel.
   std::size_t lead() const;
   // Whether chunks will be sent on stream 0 only. Messages may then be unsolicited.
@@ -146,6 +148,7 @@ class Link final : private FrameSink {
   Outbox outbox_;
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
+  std::size_t chunk_ = 0;
   PeerStreams peer_streams_;
   Clock::time_point rates_updated_at_;  // of all streams
   bool held_chunks_ = false;            // the last progress() wrote no chunks

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "stream/record_cipher.h"
+#include "stream/sending_limits.h"
 #include "stream/wire.h"
 
 namespace bluecomm::stream {
 
 using Clock = std::chrono::steady_clock;
 
-// The most streams of a link, and the most that it opens if it decides itself.
-inline constexpr int kMaxStreams = 16;
+// The most streams that a link opens if it decides itself.
 inline constexpr int kMaxAutoStreams = 8;
 
 class StreamCount;
@@ -33,6 +33,8 @@ struct Options {
   int streams = 0;
   // If `streams` is 0: the count to share with links to the same host, or null.
   std::shared_ptr<StreamCount> count;
+  // Limits that may change while links are open; not null.
+  std::shared_ptr<const SendingLimits> limits = std::make_shared<SendingLimits>();
   std::size_t eager_bytes = 4096;
   // The bytes of eager and unsolicited messages that the peer may have to store.
   std::size_t eager_credit = kEagerCredit;

@@ -60,6 +60,9 @@ inline constexpr std::size_t kSegment = 256 << 10;
 inline constexpr std::size_t kSmallChunk = 64 << 10;
 static_assert(kSegment % kSmallChunk == 0 && kSmallChunk % kAlignment == 0);
 
+// The most streams of a link.
+inline constexpr int kMaxStreams = 16;
+
 // The longest head of a message.
 inline constexpr std::size_t kMaxHead = 1024;
 

@@ -86,6 +86,24 @@ TEST(stream_link, chunks_go_to_the_streams_in_use) {
   CHECK(!pair.sender.busy() || pair.sender.streams()[0].readable);
 }
 
+TEST(stream_link, chunks_have_the_size_that_was_set_last) {
+  LinkPair pair(2);
+  pair.sender.cut_chunks(16 << 10);
+  Transfer first(pair, kMiB);
+  REQUIRE(pair.turn_until([&] { return first.done(); }));
+  const auto sent = pair.sender.stats().streams;
+  CHECK_EQ(sent[0].chunks_sent + sent[1].chunks_sent, kMiB / (16 << 10));
+  Transfer second(pair, 8 * kMiB);
+  for (const std::size_t nbytes : {32 << 10, 256 << 10, 64 << 10, 0}) {
+    pair.sender.cut_chunks(nbytes);
+    const std::size_t before = second.readable();
+    REQUIRE(
+        pair.turn_until([&] { return second.readable() > before || second.done(); }));
+  }
+  REQUIRE(pair.turn_until([&] { return second.done(); }));
+  CHECK(second.into == second.data);
+}
+
 // Drives a link as its owner does: on events of the kernel, or while it is busy.
 void move(Link& link, const std::function<bool(std::size_t)>& reads) {
   for (std::size_t i = 0; i < link.streams().size(); ++i) {

@@ -97,6 +97,42 @@ TEST(tcp_links, a_link_within_a_machine_stays_at_one_stream) {
   CHECK_EQ(findings.size(), 0u);
 }
 
+TEST(tcp_links, limits_hold_from_the_next_turn_on) {
+  const auto limits = std::make_shared<stream::SendingLimits>();
+  Findings findings;
+  Ranks ranks(tcp_scheme([&](TcpOptions& options) {
+                options.streams = 3;
+                options.limits = limits;
+              }),
+              2, findings);
+  int sent = 0;
+  send_until(ranks, [&] { return ++sent > 4 && streams_of(ranks).size() == 3; });
+  std::uint64_t tag = 1000;
+  // Sends 4 MiB, and returns the chunks that each stream has carried of them.
+  const auto chunks_of_one = [&] {
+    std::vector<std::uint64_t> chunks;
+    for (const StreamCounters& one : streams_of(ranks))
+      chunks.push_back(one.chunks_sent);
+    const Sending sending = ranks[0].send(1, ++tag, 4 << 20);
+    if (Reader* reader = ranks.await(1, tag)) ranks.read_all(*reader);
+    std::size_t i = 0;
+    for (const StreamCounters& one : streams_of(ranks)) {
+      chunks[i] = one.chunks_sent - chunks[i];
+      ++i;
+    }
+    return chunks;
+  };
+  limits->streams = 1;
+  limits->chunk = 32 << 10;
+  CHECK_EQ(chunks_of_one(), (std::vector<std::uint64_t>{128, 0, 0}));
+  limits->streams = 2;
+  limits->chunk = 128 << 10;
+  const auto two = chunks_of_one();
+  CHECK_EQ(two[0] + two[1], 32u);
+  CHECK_EQ(two[2], 0u);
+  CHECK_EQ(findings.size(), 0u);
+}
+
 // Caps the rate of each TCP connection of this process, so that the network is slow
 // and not the ranks.
 void slow_down() {
