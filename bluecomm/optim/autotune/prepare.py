@@ -17,6 +17,7 @@ from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.autotune.decider import Decider
 from bluecomm.optim.autotune.optuna_sampler import OptunaSampler
 from bluecomm.optim.autotune.search import Limits, Search
+from bluecomm.optim.autotune.sending import sending_choices
 from bluecomm.optim.autotune.space import (
     ALLREDUCE_ALGORITHM,
     BUCKET_BYTES,
@@ -135,6 +136,9 @@ def _space(
     if may_choose and len(algorithms) > 1:
         choices[ALLREDUCE_ALGORITHM] = algorithms
         default[ALLREDUCE_ALGORITHM] = algorithms[0]
+    for option, values in sending_choices(comm).items():
+        choices[option] = values
+        default[option] = values[-1]
     return Space(choices, default)
 
 

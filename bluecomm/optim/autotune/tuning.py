@@ -15,6 +15,7 @@ from bluecomm.ops.reduce_op import Max
 from bluecomm.optim.autotune.decider import Decider
 from bluecomm.optim.autotune.round_times import RoundTimes
 from bluecomm.optim.autotune.search import FIRST_ROUNDS, Interval, RoundTime
+from bluecomm.optim.autotune.sending import Sending, without_sending
 from bluecomm.optim.autotune.space import Setting, Space
 from bluecomm.runtime import Communicator
 
@@ -54,6 +55,7 @@ class Tuning:
         self._decider = decider
         self._times = RoundTimes(clock)
         self._setting = space.default
+        self._sending = Sending(comm.world)
         self.is_over = False
 
     def begin(self) -> None:
@@ -79,11 +81,22 @@ class Tuning:
             return
         decision = self._decide(self._slowest())
         if decision.setting != self._setting:
-            self._setting = decision.setting
-            change(options_of(decision.setting))
+            self._change(decision.setting, change)
         self.is_over = decision.rounds == 0
-        if not self.is_over:
+        if self.is_over:
+            self._sending.keep()
+        else:
             self._times.begin(decision.rounds)
+
+    def _change(
+        self, setting: Setting, change: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Go on with another setting."""
+        before, self._setting = self._setting, setting
+        self._sending.apply(setting)
+        options = options_of(setting)
+        if options != options_of(before):
+            change(options)
 
     def _slowest(self) -> list[RoundTime]:
         """Return the rounds of the interval, each on its slowest rank. Collective."""
@@ -118,7 +131,7 @@ class Tuning:
 
 def options_of(setting: Setting) -> dict[str, Any]:
     """Return the options of ``DistributedOptimizer`` that a setting stands for."""
-    changed: dict[str, Any] = dict(setting)
+    changed = without_sending(setting)
     if COMPRESSION in changed:
         changed[COMPRESSION] = _COMPRESSORS[changed[COMPRESSION]]
     return changed

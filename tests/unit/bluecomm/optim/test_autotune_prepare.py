@@ -11,6 +11,7 @@ import torch
 import bluecomm as bf
 from bluecomm.config import Config
 from bluecomm.optim.autotune.prepare import prepare_tuning
+from bluecomm.optim.autotune.sending import Sending
 from bluecomm.optim.autotune.tuning import options_of
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.registry import get_algorithm
@@ -22,17 +23,37 @@ NAMED = [("weight", torch.zeros(1024, 1024)), ("bias", torch.zeros(1024))]
 
 
 class World:
-    pass
+    def __init__(self):
+        self.limits = []
+
+    def limit_sending(self, streams, chunk_nbytes):
+        self.limits.append((streams, chunk_nbytes))
 
 
-def world_of(rank=0, size=4, survives=False, respawns=False, machines=1, **settings):
+def world_of(
+    rank=0,
+    size=4,
+    survives=False,
+    respawns=False,
+    machines=1,
+    link="shm",
+    is_world=True,
+    **settings,
+):
     """Return what the tuning asks of a communicator."""
     world = World()
     world.config = Config(**settings)
     world.members = SimpleNamespace(survives_losses=survives)
     world.assignment = SimpleNamespace(respawns=respawns)
+    world.transport_of = lambda other: "self" if other == rank else link
     return SimpleNamespace(
-        rank=rank, size=size, included=rank >= 0, machine_size=machines, world=world
+        rank=rank,
+        size=size,
+        ranks=range(size),
+        included=rank >= 0,
+        is_world=is_world,
+        machine_size=machines,
+        world=world,
     )
 
 
@@ -121,7 +142,68 @@ def test_the_algorithm_of_the_allreduce_is_tried_between_machines(
         assert "allreduce_algorithm" not in asked.space.choices
 
 
+KIB = 1 << 10
+CHUNKS = [32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, "auto"]
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"),
+    [
+        ("auto", [1, 2, 4, 8]),
+        ("1", None),
+        ("2", [1, 2]),
+        ("6", [1, 2, 4, 6]),
+        ("16", [1, 2, 4, 8, 16]),
+    ],
+)
+def test_links_over_tcp_are_tried_with_fewer_streams(streams, expected):
+    comm = world_of(machines=2, link="tcp", tcp_streams=streams)
+    space = prepare(comm, True, "d2").space
+    assert space.choices["chunk_bytes"] == CHUNKS
+    assert space.default["chunk_bytes"] == "auto"
+    assert space.choices.get("max_streams") == expected
+    assert space.default.get("max_streams") == (expected and expected[-1])
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"machines": 1, "link": "tcp"},
+        {"machines": 2, "link": "mpi"},
+        {"machines": 2, "link": "tcp", "is_world": False},
+    ],
+)
+def test_other_links_are_not_tuned(facts):
+    assert prepare(world_of(**facts), True, "d2").space.choices.keys() == {
+        "bucket_bytes"
+    }
+
+
+def test_only_the_first_optimizer_of_all_ranks_tunes_the_links():
+    comm = world_of(machines=2, link="tcp")
+    assert "chunk_bytes" in prepare(comm, True).space.choices
+    assert "chunk_bytes" not in prepare(comm, True).space.choices
+
+
+def test_links_return_to_the_defaults_unless_a_search_keeps_a_setting():
+    tried = {"bucket_bytes": 1, "max_streams": 2, "chunk_bytes": 32 * KIB}
+    world = World()
+    sending = Sending(world)
+    sending.apply({"bucket_bytes": 1})
+    sending.apply(tried)
+    del sending
+    assert world.limits == [(2, 32 * KIB), (16, 0)]
+    sending = Sending(world)
+    sending.apply(tried | {"chunk_bytes": "auto"})
+    sending.keep()
+    del sending
+    assert world.limits[2:] == [(2, 0)]
+
+
 def test_a_setting_becomes_options():
+    assert options_of({"bucket_bytes": 3, "max_streams": 2, "chunk_bytes": "auto"}) == {
+        "bucket_bytes": 3
+    }
     assert options_of({"bucket_bytes": 3, "compression": "fp16"}) == {
         "bucket_bytes": 3,
         "compression": bf.Compression.fp16,
