@@ -175,6 +175,19 @@ class NcclQueue(FailureWatcher):
         `count` elements are those of the input; for a reducescatter, of the result.
         """
 
+    def make_exchange(
+        self,
+        *,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[tuple[int, int, int]],
+        stream: int,
+        limit_s: float,
+    ) -> NcclCall:
+        """Return a call of messages with other ranks; see ``make_call``.
+
+        A message is a rank, an address and a number of bytes.
+        """
+
     def failure(self) -> Completion | None:
         """Return why no call succeeds any more, or None."""
 

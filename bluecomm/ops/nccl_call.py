@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.device.staging import CudaStaging, Staging
+from bluecomm.ops.nccl_exchange import NcclExchange
 from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call
@@ -15,7 +16,7 @@ from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.failure import PEER_LOST, failure
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, Parameters
+    from bluecomm._native import Completion, NcclCall, NcclQueue, Parameters
 
 # Element types that NCCL can add.
 _ADDED = frozenset(
@@ -24,6 +25,8 @@ _ADDED = frozenset(
         *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
     }
 )
+# Element types that neighbors combine.
+_COMBINED = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def goes_through_nccl(
@@ -59,6 +62,8 @@ def goes_through_nccl(
         return False
     if kind == "broadcast":
         return True
+    if kind == "neighbor_allreduce":
+        return dtype in _COMBINED
     adds = (
         dtype in _ADDED
         and parameters.op in ("sum", "average")
@@ -125,6 +130,8 @@ def make_nccl_call(
         failed = ticket.follow(staging.current_stream())
         if failed is not None:
             raise error_of(failed)
+        if exchange is not None:
+            exchange.combine()
         return finish(number)
 
     ended = queue.failure()
@@ -133,12 +140,43 @@ def make_nccl_call(
         if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error
+    exchange: NcclExchange | None = None
+    if kind == "neighbor_allreduce":
+        exchange = NcclExchange(staging, source, destination, parameters)
+        ticket = queue.make_exchange(
+            sends=exchange.sends,
+            receives=exchange.receives,
+            stream=staging.current_stream(),
+            limit_s=float(limit_s),
+        )
+    else:
+        ticket = _make_collective(
+            queue, staging, kind, dtype, source, destination, parameters, limit_s
+        )
+    keep = (source, destination, exchange)
+    staging.keep(ticket, keep)
+    call = Call(kind, dtype, source.shape, NO_MEMORY, NO_MEMORY, keep, finish_on_stream)
+    call.ticket = ticket
+    return call
+
+
+def _make_collective(
+    queue: NcclQueue,
+    staging: CudaStaging,
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    parameters: Parameters,
+    limit_s: float,
+) -> NcclCall:
+    """Return a call of the function of NCCL that does all of an operation."""
     count, element = source.numel(), dtype
     if kind == "broadcast":
         count, element = source.nbytes, "uint8"
     elif kind == "reducescatter":
         count = destination.numel()
-    ticket = queue.make_call(
+    return queue.make_call(
         kind=kind,
         source=source.data_ptr(),
         destination=destination.data_ptr(),
@@ -149,8 +187,3 @@ def make_nccl_call(
         stream=staging.current_stream(),
         limit_s=float(limit_s),
     )
-    keep = (source, destination)
-    staging.keep(ticket, keep)
-    call = Call(kind, dtype, source.shape, NO_MEMORY, NO_MEMORY, keep, finish_on_stream)
-    call.ticket = ticket
-    return call

@@ -63,9 +63,9 @@ class NcclCalls:
                 world.engine.watch_failures(queue)
                 self._queue, self._staging = queue, staging
                 _log.info(
-                    "rank %d: allreduce, broadcast and reducescatter of tensors on "
-                    "CUDA device %d go through NCCL %s, other operations through the "
-                    "host",
+                    "rank %d: allreduce, broadcast, reducescatter and "
+                    "neighbor_allreduce of tensors on CUDA device %d go through NCCL "
+                    "%s, other operations through the host",
                     world.rank,
                     staging.index,
                     library.version,

@@ -8,7 +8,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings/arguments.h"
 #include "bindings/py_cuda_device.h"
@@ -57,6 +59,36 @@ std::shared_ptr<NcclCall> make_call(NcclQueue& self, std::string_view kind,
                         NcclCall::Limit(limit_s));
 }
 
+// Peer, address and bytes.
+using PyMessage = std::tuple<int, std::uint64_t, std::size_t>;
+
+std::vector<device::NcclMessage> to_messages(const std::vector<PyMessage>& given,
+                                             const char* direction, int size) {
+  std::vector<device::NcclMessage> messages;
+  for (const auto& [peer, address, nbytes] : given) {
+    if (peer < 0 || peer >= size) {
+      throw std::invalid_argument(std::string(direction) + " must name ranks below " +
+                                  std::to_string(size) + ", got " +
+                                  std::to_string(peer));
+    }
+    messages.push_back({peer, address, nbytes});
+  }
+  return messages;
+}
+
+std::shared_ptr<NcclCall> make_exchange(NcclQueue& self,
+                                        const std::vector<PyMessage>& sends,
+                                        const std::vector<PyMessage>& receives,
+                                        std::uintptr_t stream, double limit_s) {
+  NcclWork work;
+  work.function = NcclWork::Function::kExchange;
+  work.sends = to_messages(sends, "sends", self.size());
+  work.receives = to_messages(receives, "receives", self.size());
+  const ReleaseGil unlocked;
+  return self.make_call(work, reinterpret_cast<device::CudaStream>(stream),
+                        NcclCall::Limit(limit_s));
+}
+
 }  // namespace
 
 void register_nccl(py::module_& module) {
@@ -91,6 +123,8 @@ void register_nccl(py::module_& module) {
       .def("make_call", &make_call, py::kw_only(), arg("kind"), arg("source"),
            arg("destination"), arg("count"), arg("dtype"), arg("is_average"),
            arg("root"), arg("stream"), arg("limit_s"))
+      .def("make_exchange", &make_exchange, py::kw_only(), arg("sends"),
+           arg("receives"), arg("stream"), arg("limit_s"))
       .def("failure", &NcclQueue::failure)
       .def("suspend", &NcclQueue::suspend, py::call_guard<ReleaseGil>())
       .def("resume", &NcclQueue::resume, py::call_guard<ReleaseGil>())

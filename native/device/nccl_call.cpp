@@ -14,7 +14,7 @@ NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work
                    std::shared_ptr<StreamPoint> ready, Limit limit)
     : queue_(queue),
       device_(queue->device()),
-      offer_(queue->offer()),
+      offer_(queue->offer(work)),
       work_(work),
       ready_(std::move(ready)),
       limit_(limit) {}
@@ -22,7 +22,7 @@ NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work
 void NcclCall::write_answer(std::span<const std::byte> offers,
                             std::span<std::byte> answer) {
   if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
-    queue->write_answer(offers, answer);
+    queue->write_answer(offers, offer_.size(), answer);
   } else {
     throw std::runtime_error("the queue of NCCL has ended");
   }

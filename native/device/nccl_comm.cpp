@@ -8,6 +8,7 @@ namespace {
 // Constants of NCCL's interface.
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr unsigned kConfigVersion = 21400;
+constexpr int kNcclUInt8 = 1;
 constexpr int kNcclSum = 0;
 constexpr int kNcclAverage = 4;
 
@@ -57,7 +58,33 @@ void NcclComm::start(const NcclWork& work, CudaStream stream) {
                                           comm_, stream),
                       "ncclReduceScatter", comm_);
       return;
+    case NcclWork::Function::kExchange:
+      exchange(work, stream);
+      return;
   }
+}
+
+// Starts all messages in one group, because sends and receives outside of a group wait
+// for each other.
+void NcclComm::exchange(const NcclWork& work, CudaStream stream) {
+  const NcclFunctions& nccl = library_->call();
+  library_->check(nccl.group_start(), "ncclGroupStart", comm_);
+  int sent = kNcclSuccess;
+  for (const NcclMessage& one : work.sends) {
+    if (sent != kNcclSuccess) break;
+    sent = nccl.send(reinterpret_cast<const void*>(one.address), one.nbytes, kNcclUInt8,
+                     one.peer, comm_, stream);
+  }
+  int received = kNcclSuccess;
+  for (const NcclMessage& one : work.receives) {
+    if (received != kNcclSuccess) break;
+    received = nccl.receive(reinterpret_cast<void*>(one.address), one.nbytes,
+                            kNcclUInt8, one.peer, comm_, stream);
+  }
+  const int ended = nccl.group_end();  // also after a failure
+  library_->check(sent, "ncclSend", comm_);
+  library_->check(received, "ncclRecv", comm_);
+  library_->check(ended, "ncclGroupEnd", comm_);
 }
 
 void NcclComm::finalize() {

@@ -3,15 +3,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "device/cuda_driver.h"
 #include "device/nccl_library.h"
 
 namespace bluecomm::device {
 
+// A message to or from another rank.
+struct NcclMessage {
+  int peer = 0;
+  DeviceAddress address = 0;
+  std::size_t nbytes = 0;
+};
+
 // One operation of NCCL: its memory on the device, and what NCCL does with it.
 struct NcclWork {
-  enum class Function : std::uint8_t { kAllReduce, kBroadcast, kReduceScatter };
+  enum class Function : std::uint8_t {
+    kAllReduce,
+    kBroadcast,
+    kReduceScatter,
+    kExchange,  // all messages at once
+  };
 
   Function function = Function::kAllReduce;
   DeviceAddress from = 0;
@@ -20,6 +33,8 @@ struct NcclWork {
   int type = 0;             // NCCL's value
   bool is_average = false;  // instead of the sum
   int root = 0;             // kBroadcast
+  std::vector<NcclMessage> sends;  // kExchange, as the next one
+  std::vector<NcclMessage> receives;
 };
 
 // A communicator of NCCL that does not block: after each call that starts something,
@@ -48,6 +63,8 @@ class NcclComm {
   void abort() noexcept;
 
  private:
+  void exchange(const NcclWork& work, CudaStream stream);
+
   const std::shared_ptr<const NcclLibrary> library_;
   NcclHandle comm_ = nullptr;
 };

@@ -46,6 +46,10 @@ NcclFunctions bind_all_of_nccl(void* library) {
   bind_nccl(library, "ncclAllReduce", all.all_reduce);
   bind_nccl(library, "ncclBroadcast", all.broadcast);
   bind_nccl(library, "ncclReduceScatter", all.reduce_scatter);
+  bind_nccl(library, "ncclSend", all.send);
+  bind_nccl(library, "ncclRecv", all.receive);
+  bind_nccl(library, "ncclGroupStart", all.group_start);
+  bind_nccl(library, "ncclGroupEnd", all.group_end);
   bind_nccl(library, "ncclGetErrorString", all.error_text);
   bind_nccl(library, "ncclGetLastError", all.last_error);
   return all;

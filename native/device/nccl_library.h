@@ -62,6 +62,12 @@ struct NcclFunctions {
                    NcclHandle comm, CudaStream stream);
   int (*reduce_scatter)(const void* from, void* to, std::size_t count, int type,
                         int reduction, NcclHandle comm, CudaStream stream);
+  int (*send)(const void* from, std::size_t count, int type, int peer, NcclHandle comm,
+              CudaStream stream);
+  int (*receive)(void* to, std::size_t count, int type, int peer, NcclHandle comm,
+                 CudaStream stream);
+  int (*group_start)();
+  int (*group_end)();
   const char* (*error_text)(int result);
   const char* (*last_error)(NcclHandle comm);
 };

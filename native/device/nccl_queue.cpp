@@ -21,7 +21,8 @@ constexpr std::chrono::microseconds kInterval{200};
 // How long suspend() waits for the thread.
 constexpr std::chrono::seconds kParkLimit{5};
 
-// A member's facts, which rank 0 compares.
+// A member's facts, which rank 0 compares. The peers of an exchange follow: a bit for
+// each rank to which it sends, and one for each from which it receives.
 struct Offer {
   std::int32_t version = 0;  // of NCCL
   std::array<char, 60> device{};
@@ -32,6 +33,20 @@ struct NumberAnswer {
   NcclId id;
 };
 static_assert(sizeof(NumberAnswer) <= Ticket::kAnswerBytes);
+
+void add_peers(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& messages,
+               std::size_t nbytes) {
+  const std::size_t begin = bytes.size();
+  bytes.resize(begin + nbytes);
+  for (const NcclMessage& one : messages) {
+    const auto peer = static_cast<std::size_t>(one.peer);
+    bytes[begin + peer / 8] |= std::byte{1} << (peer % 8);
+  }
+}
+
+bool has_peer(std::span<const std::byte> bits, std::size_t peer) {
+  return (bits[peer / 8] & std::byte{1} << (peer % 8)) != std::byte{0};
+}
 
 std::string describe_offer(std::size_t rank, const Offer& offer) {
   return "rank " + std::to_string(rank) + " (" + offer.device.data() + ") has NCCL " +
@@ -158,23 +173,51 @@ void NcclQueue::fail(Status status) {
 
 // --- Order ---------------------------------------------------------------------------
 
-std::vector<std::byte> NcclQueue::offer() const {
+std::vector<std::byte> NcclQueue::offer(const NcclWork& work) const {
   Offer offer;
   offer.version = library_->version();
   const std::string name = device_->name();
   name.copy(offer.device.data(), offer.device.size() - 1);
   std::vector<std::byte> bytes(sizeof offer);
   std::memcpy(bytes.data(), &offer, sizeof offer);
+  if (work.function == NcclWork::Function::kExchange) {
+    add_peers(bytes, work.sends, peers_nbytes());
+    add_peers(bytes, work.receives, peers_nbytes());
+  }
   return bytes;
 }
 
-void NcclQueue::write_answer(std::span<const std::byte> offers,
+// Throws unless the destinations of each rank are the sources of the others, since a
+// message without its counterpart hangs.
+void NcclQueue::check_peers(std::span<const std::byte> offers,
+                            std::size_t nbytes) const {
+  const auto size = static_cast<std::size_t>(size_);
+  const auto peers_of = [&](std::size_t rank, std::size_t offset) {
+    return offers.subspan(rank * nbytes + sizeof(Offer) + offset, peers_nbytes());
+  };
+  for (std::size_t from = 0; from < size; ++from) {
+    for (std::size_t to = 0; to < size; ++to) {
+      const bool is_sent = has_peer(peers_of(from, 0), to);
+      if (is_sent == has_peer(peers_of(to, peers_nbytes()), from)) continue;
+      const std::string sender = "rank " + std::to_string(from);
+      const std::string receiver = "rank " + std::to_string(to);
+      throw std::invalid_argument(
+          (is_sent
+               ? sender + " sends to " + receiver + ", which does not receive from it"
+               : receiver + " receives from " + sender +
+                     ", which does not send to it") +
+          "; the sources of each rank must match the destinations of the other");
+    }
+  }
+}
+
+void NcclQueue::write_answer(std::span<const std::byte> offers, std::size_t nbytes,
                              std::span<std::byte> answer) {
   Offer first;
   std::memcpy(&first, offers.data(), sizeof first);
-  for (std::size_t rank = 1; rank * sizeof(Offer) < offers.size(); ++rank) {
+  for (std::size_t rank = 1; rank * nbytes < offers.size(); ++rank) {
     Offer other;
-    std::memcpy(&other, offers.subspan(rank * sizeof other).data(), sizeof other);
+    std::memcpy(&other, offers.subspan(rank * nbytes).data(), sizeof other);
     other.device.back() = '\0';
     if (other.version == first.version) continue;
     throw std::invalid_argument(describe_offer(0, first) + ", but " +
@@ -182,6 +225,7 @@ void NcclQueue::write_answer(std::span<const std::byte> offers,
                                 "; install the same torch and NCCL on all machines, or "
                                 "set BLUECOMM_DEVICE_TRANSPORT=staged");
   }
+  if (nbytes > sizeof(Offer)) check_peers(offers, nbytes);
   NumberAnswer own;
   own.id = id_;
   {

@@ -61,8 +61,11 @@ class NcclQueue final : public FailureWatcher,
 
   // For calls.
   const std::shared_ptr<const CudaDevice>& device() const { return device_; }
-  std::vector<std::byte> offer() const;
-  void write_answer(std::span<const std::byte> offers, std::span<std::byte> answer);
+  int size() const { return size_; }
+  std::vector<std::byte> offer(const NcclWork& work) const;
+  // `nbytes` is the length of each rank's offer. Throws as Ticket::write_answer() does.
+  void write_answer(std::span<const std::byte> offers, std::size_t nbytes,
+                    std::span<std::byte> answer);
   void add(std::shared_ptr<NcclCall> call, std::span<const std::byte> answer);
 
  private:
@@ -77,6 +80,8 @@ class NcclQueue final : public FailureWatcher,
 
   NcclQueue(std::shared_ptr<const NcclLibrary> library,
             std::shared_ptr<const CudaDevice> device, int rank, int size);
+  std::size_t peers_nbytes() const { return (static_cast<std::size_t>(size_) + 7) / 8; }
+  void check_peers(std::span<const std::byte> offers, std::size_t nbytes) const;
   void fail(Status status);
   void forget_issued() REQUIRES(mutex_);
 

@@ -34,7 +34,11 @@ void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
 
 std::vector<int> Dispatcher::participants(const Operation& operation) const {
   const Call& call = operation.call();
-  if (kind_info(call.kind).spares_group || call.local_only) return operation.peers();
+  // The library of a device needs all members, also those that exchange nothing.
+  const bool needs_all = call.ticket != nullptr;
+  if (!needs_all && (kind_info(call.kind).spares_group || call.local_only)) {
+    return operation.peers();
+  }
   std::vector<int> ranks = call.group->ranks;
   std::erase(ranks, config_.rank);
   return ranks;

@@ -39,6 +39,12 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "grouped": lambda x: bf.grouped_allreduce([x, x[:1]], op=bf.Sum),
     "gradient": lambda x: gradient_of(lambda y: bf.allreduce(y), x),
     "gradient of broadcast": lambda x: gradient_of(lambda y: bf.broadcast(y, 1), x),
+    "neighbor_allreduce": lambda x: bf.neighbor_allreduce(x),
+    "neighbor_allreduce_": lambda x: bf.neighbor_allreduce_(x.clone()),
+    "neighbors, bfloat16": lambda x: bf.neighbor_allreduce(x.bfloat16()),
+    "neighbors, not contiguous": lambda x: bf.neighbor_allreduce_(x.clone().t()),
+    "dynamic": lambda x: send_around(x),
+    "gradient of dynamic": lambda x: gradient_of(send_around, x),
     # NCCL does not serve these, which go through the host.
     "prescale": lambda x: bf.allreduce(x, prescale_factor=2.0),
     "max": lambda x: bf.allreduce(x, op=bf.Max),
@@ -46,6 +52,15 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allgather": lambda x: bf.allgather(x),
     "no elements": lambda x: bf.allreduce(x[:0]),
 }
+
+
+def send_around(x):
+    """Return what a ring gives whose direction is not that of the topology."""
+    rank = bf.rank()
+    left, right = (rank - 1) % RANKS, (rank + 1) % RANKS
+    return bf.neighbor_allreduce(
+        x, self_weight=0.5, src_weights={right: 0.25}, dst_weights={left: 2.0}
+    )
 
 
 def gradient_of(operation, x):
@@ -95,6 +110,9 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     for _ in range(2):
         bf.broadcast_(x, 1)
         x += 1
+    for i in range(2):
+        averaged = bf.neighbor_allreduce_nonblocking(x, name=f"neighbors {i}")
+        x = averaged.wait() * 4
     bf.allreduce_nonblocking(x + 1, name="the shutdown finishes it")
     return [*results, x]
 
@@ -165,15 +183,32 @@ def differ() -> list[str]:
     host = x.cpu() if rank == 1 else x
     found.append(error_of(lambda: bf.allreduce(host, name="host")))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    found.append(error_of(lambda: send_to_nobody(x)))
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
 
 
+def send_to_nobody(x: torch.Tensor) -> None:
+    """Send to rank 2, which expects nothing; rank 0 is not concerned."""
+    to = {2: 1.0} if bf.rank() == 1 else {}
+    bf.neighbor_allreduce(
+        x,
+        self_weight=1.0,
+        src_weights={},
+        dst_weights=to,
+        enable_topo_check=False,
+        name="nobody",
+    )
+
+
 def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
-    for shape, root, host in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
+    for shape, root, host, nobody in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
         assert "MismatchError: allreduce 'shape'" in shape
         assert "All ranks must pass the same shape and dtype" in shape
         assert "MismatchError: broadcast 'root'" in root
         assert "One rank's tensor goes through NCCL" in host
+        assert "MismatchError: neighbor_allreduce 'nobody'" in nobody
+        assert "rank 1 sends to rank 2, which does not receive from it" in nobody
 
 
 def first_error() -> str:

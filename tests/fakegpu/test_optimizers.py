@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.compression import HalfCast
 from bluecomm.device import runtime
+from bluecomm.ops import start
+from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.gradient_message import message_of
 from bluecomm.optim.registry import names_on_devices
@@ -174,6 +177,35 @@ def test_jobs_that_survive_losses_train_as_on_the_host(expected):
         RANKS, train, COMMON, make_batches(), survives_losses=True
     )
     check(found, expected)
+
+
+def train_through_nccl(
+    cases: Mapping[str, Mapping[str, Any]], batches: list[torch.Tensor]
+) -> dict[str, list[torch.Tensor]]:
+    with mock.patch.object(start, "make_nccl_call", wraps=make_nccl_call) as made:
+        found = train(cases, batches)
+    kinds = {one.args[2] for one in made.call_args_list}
+    assert kinds == {"broadcast", "allreduce", "neighbor_allreduce"}
+    return found
+
+
+def test_averages_of_parameters_through_nccl_are_those_of_the_host(expected, seed):
+    names = [
+        *("allreduce, cta", "allreduce, atc", "neighbor, cta", "neighbor, atc"),
+        *("one_peer", "gradient_allreduce"),
+    ]
+    cases = {name: {**COMMON, **OTHERS}[name] for name in names}
+    found = run_ranks_on_gpus(
+        RANKS,
+        train_through_nccl,
+        cases,
+        make_batches(),
+        seed=seed,
+        environment={"BLUECOMM_DEVICE_TRANSPORT": "nccl"},
+    )
+    for mine, others in zip(found, expected, strict=True):
+        # NCCL may add in another order than the host.
+        torch.testing.assert_close(mine, {name: others[name] for name in names})
 
 
 def train_in_threads(batches: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -130,6 +130,20 @@ NcclFunctions nccl_of_imitation() {
     imitation->log(comm, "allreduce " + std::to_string(count));
     return 0;
   };
+  all.group_start = [] { return 0; };
+  all.group_end = [] { return 0; };
+  all.send = [](const void*, std::size_t nbytes, int, int peer, NcclHandle comm,
+                device::CudaStream) {
+    imitation->log(comm,
+                   "send " + std::to_string(nbytes) + " to " + std::to_string(peer));
+    return 0;
+  };
+  all.receive = [](void*, std::size_t nbytes, int, int peer, NcclHandle comm,
+                   device::CudaStream) {
+    imitation->log(
+        comm, "receive " + std::to_string(nbytes) + " from " + std::to_string(peer));
+    return 0;
+  };
   all.error_text = [](int) { return "error"; };
   all.last_error = [](NcclHandle) { return ""; };
   return all;
@@ -157,6 +171,15 @@ class Queues {
     NcclWork work;
     work.count = count;
     return of(rank).make_call(work, nullptr, limit);
+  }
+  std::shared_ptr<NcclCall> make_exchange(int rank,
+                                          std::vector<device::NcclMessage> sends,
+                                          std::vector<device::NcclMessage> receives) {
+    NcclWork work;
+    work.function = NcclWork::Function::kExchange;
+    work.sends = std::move(sends);
+    work.receives = std::move(receives);
+    return of(rank).make_call(work, nullptr, kDeadline);
   }
   CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
 
@@ -208,6 +231,34 @@ TEST(nccl_queue, issues_calls_in_the_order_of_their_numbers) {
   }
   const std::vector<std::string> expected{"allreduce 1", "allreduce 2"};
   for (const int rank : {0, 1}) CHECK(imitation->calls(rank) == expected);
+}
+
+TEST(nccl_queue, exchanges_messages_with_ranks_that_expect_them) {
+  Queues queues;
+  const CallOfRanks calls{queues.make_exchange(0, {{1, 0, 8}}, {}),
+                          queues.make_exchange(1, {}, {{0, 0, 8}})};
+  Queues::take(calls, Queues::number(calls));
+  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
+  CHECK(imitation->has_called(0, "send 8 to 1"));
+  CHECK(imitation->has_called(1, "receive 8 from 0"));
+}
+
+TEST(nccl_queue, gives_no_number_to_messages_that_nobody_expects) {
+  Queues queues;
+  const auto error_of = [](const CallOfRanks& calls) -> std::string {
+    try {
+      Queues::number(calls);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of(
+            {queues.make_exchange(0, {{1, 0, 8}}, {}), queues.make_exchange(1, {}, {})})
+            .starts_with("rank 0 sends to rank 1, which does not receive from it"));
+  CHECK(error_of(
+            {queues.make_exchange(0, {}, {}), queues.make_exchange(1, {}, {{0, 0, 8}})})
+            .starts_with("rank 1 receives from rank 0, which does not send to it"));
 }
 
 TEST(nccl_queue, fails_calls_that_wait_for_their_number_when_a_rank_is_lost) {

@@ -1,0 +1,68 @@
+"""The tensors that neighbors send to one another through NCCL, and their sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from bluecomm.device.staging import CudaStaging
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
+
+
+class NcclExchange:
+    """One neighbor_allreduce: messages of one group of NCCL, and the weighted sum.
+
+    Weights of destinations are applied on the current stream, before NCCL sends.
+
+    Args:
+        staging: Staging of the device.
+        own: Contiguous tensor of this rank.
+        result: Contiguous tensor for the sum; ``own`` itself, or apart from it.
+        parameters: Weights of the operation.
+
+    Attributes:
+        sends: Rank, address and bytes of each message to a destination.
+        receives: The same for each source.
+    """
+
+    def __init__(
+        self,
+        staging: CudaStaging,
+        own: torch.Tensor,
+        result: torch.Tensor,
+        parameters: Parameters,
+    ) -> None:
+        self._own = own
+        self._result = result
+        self._self_weight = parameters.self_weight
+        self._weights = [weight for _, weight in parameters.sources]
+        shape = (len(self._weights), *own.shape)
+        self._received = staging.empty(shape, own.dtype).unbind()
+        weights = {weight for _, weight in parameters.destinations}
+        self._sent = {one: own if one == 1.0 else own * one for one in weights}
+        self.sends = [
+            (peer, self._sent[weight].data_ptr(), own.nbytes)
+            for peer, weight in parameters.destinations
+        ]
+        self.receives = [
+            (peer, row.data_ptr(), own.nbytes)
+            for (peer, _), row in zip(parameters.sources, self._received, strict=True)
+        ]
+
+    @torch.no_grad()
+    def combine(self) -> None:
+        """Write the sum to the result, on the current stream, once all has arrived.
+
+        Types of 16 bits are added in float32, and rounded once.
+        """
+        if is_wide := self._result.dtype.itemsize > 2:
+            total = torch.mul(self._own, self._self_weight, out=self._result)
+        else:
+            total = self._own.float().mul_(self._self_weight)
+        for row, weight in zip(self._received, self._weights, strict=True):
+            total.add_(row, alpha=weight)
+        if not is_wide:
+            self._result.copy_(total)
