@@ -21,7 +21,7 @@ DEADLINE_S = 240.0
 # while. Processes that a test must not wait for live longer, for 1000 s at least.
 JOB_S = 2 * DEADLINE_S
 # Nor do some thousand steps, in each of which all ranks need a core in turn.
-STEPPING_S = 4 * JOB_S
+STEPPING_S = 3 * JOB_S
 
 
 def wait_until(
