@@ -115,6 +115,10 @@ def disagree():
         make(Method(None, "gossip_pga", {"period": 2 + bf.rank()}))
     with pytest.raises(bf.MismatchError, match="fragments is 1 on rank 0, but 2 on"):
         make(Method(None, "diloco", {"fragments": 1 + bf.rank()}))
+    with pytest.raises(
+        bf.MismatchError, match="algorithm is DiLoCo on rank 0, but SparseLoCo on rank"
+    ):
+        make(Method(None, ("diloco", "sparse_loco")[bf.rank()]))
     return True
 
 
