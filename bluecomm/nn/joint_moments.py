@@ -46,11 +46,9 @@ def joint_moments(comm: Communicator, batch: torch.Tensor) -> Moments:
         # Zeros that depend on the batch, so that this rank takes part in backward.
         variance = mean = batch.sum(dimensions)
     own = torch.cat([mean.new_full((1,), count), mean, variance]).double()
-    # The engine moves memory of the CPU. A few numbers per channel are cheap to copy.
-    gathered = allgather(own.unsqueeze(0).cpu(), process_set=comm)
-    ranks = gathered.to(batch.device)
-    counts, means, variances = torch.split(ranks, [1, channels, channels], 1)
-    counts = counts.detach()
+    ranks = allgather(own.unsqueeze(0), process_set=comm)
+    counts = ranks[:, :1].detach()
+    means, variances = ranks[:, 1:].tensor_split(2, 1)
     total = counts.sum()
     shares = counts / total
     joint = (shares * means).sum(0)
