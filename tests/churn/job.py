@@ -199,11 +199,14 @@ def _runs(pid: int) -> bool:
 def _caused(fault: Fault, pids: Sequence[int], host: ClusterHost) -> Iterator[None]:
     """Cause a fault, and end it at the end."""
     if "cut" in fault.kind:
-        host.cut_link()
+        cut, mend = host.cut_link, host.restore_link
+        if fault.is_short:
+            cut, mend = host.stop_forwarding, host.forward_again
+        cut()
         try:
             yield
         finally:
-            host.restore_link()
+            mend()
         return
     numbers = {"kill": signal.SIGKILL, "leave": signal.SIGUSR1}
     os.kill(pids[0], numbers.get(fault.kind, signal.SIGSTOP))

@@ -27,7 +27,7 @@ from tests.support.python_path import python_path
 _LOAD, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x35, 0x06
 _RANDOM = 2**32 - 0x1000 + 56
 _PASS, _DROP = 0, 2
-_TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
+_TOOLS = ("ip", "bridge", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
 def run(*command: str) -> str:
@@ -68,6 +68,17 @@ class ClusterHost:
     def cut_link(self) -> None:
         """Drop all packets of this host silently, as a pulled cable does."""
         run("ip", "link", "set", self.bridge_port, "down")
+
+    def stop_forwarding(self) -> None:
+        """Drop all packets of this host for a moment; its card stays up.
+
+        A card that was down for a moment needs up to a second to come up again.
+        """
+        run("bridge", "link", "set", "dev", self.bridge_port, "state", "0")
+
+    def forward_again(self) -> None:
+        """Let packets pass again after ``stop_forwarding``."""
+        run("bridge", "link", "set", "dev", self.bridge_port, "state", "3")
 
     def fall_silent(self) -> None:
         """As ``cut_link``, but keep the neighbors' ARP entries valid.
