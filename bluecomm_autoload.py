@@ -47,7 +47,7 @@ def _register() -> None:
     ):
         return
     torch.distributed.Backend.register_backend(
-        NAME, _create_group, extended_api=True, devices=["cpu"]
+        NAME, _create_group, extended_api=True, devices=["cpu", "cuda"]
     )
 
 

@@ -119,6 +119,12 @@ class CudaDevice(metaclass=_PybindType):
     ) -> StreamPoint:
         """Copy in the order of `stream`."""
 
+    def point_behind(self, stream: int) -> StreamPoint:
+        """Return the point behind what `stream` has been given so far."""
+
+    def wait_for(self, point: StreamPoint, stream: int) -> None:
+        """Make the later work of `stream` wait for a point of this device."""
+
 class Ticket(_MadeByEngine):
     """Orders a call that the library of a device carries out."""
 

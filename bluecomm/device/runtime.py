@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,6 +26,9 @@ class DeviceRuntime(Protocol):
     ) -> torch.Tensor:
         """Return an uninitialized tensor on a device, for the current stream."""
 
+    def new_future(self, index: int) -> torch.futures.Future[Any]:
+        """Return a future whose callbacks compute on a stream of their own."""
+
 
 class TorchRuntime(DeviceRuntime):
     """The devices of torch."""
@@ -42,6 +45,9 @@ class TorchRuntime(DeviceRuntime):
         return torch.empty(
             tuple(shape), dtype=dtype, device=torch.device("cuda", index)
         )
+
+    def new_future(self, index: int) -> torch.futures.Future[Any]:
+        return torch.futures.Future(devices=[torch.device("cuda", index)])
 
 
 _current: DeviceRuntime = TorchRuntime()

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch.autograd.graph import increment_version
@@ -42,6 +42,13 @@ _POLL_S = 0.0001
 _ASKED = 2
 
 
+class Point(Protocol):
+    """A point in the order of a device's stream."""
+
+    def poll(self) -> Completion | None:
+        """Return the outcome of all work before the point, once it has ended."""
+
+
 class HostCopy(NamedTuple):
     """A tensor's values on their way to the host.
 
@@ -54,30 +61,18 @@ class HostCopy(NamedTuple):
     gate: Gate | None
 
     def wait(self, operation: str, timeout_s: float) -> None:
-        """Wait until the values are there.
-
-        Raises:
-            CommunicationTimeout: The device has not got there in time.
-            BluecommError: Work that the program has started on the device failed.
-        """
-        if self.gate is None:
-            return
-        deadline = time.monotonic() + timeout_s
-        while (outcome := self.gate.poll()) is None:
-            if time.monotonic() >= deadline:
-                raise CommunicationTimeout(
-                    f"{operation}: the device has not finished within {timeout_s:g} s "
-                    "what the program started before this call; pass a larger "
-                    "timeout_s, or find the kernel that does not end",
-                    operation=operation,
-                    timeout_s=timeout_s,
-                )
-            time.sleep(_POLL_S)
-        _check(outcome, operation)
+        """Wait until the values are there; see ``wait_on_host``."""
+        if self.gate is not None:
+            wait_on_host(self.gate, operation, timeout_s)
 
 
 class Staging(abc.ABC):
     """Copies the tensors of one device to the host and back. Thread-safe."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Torch's name of the device, such as ``cuda:0``."""
 
     @abc.abstractmethod
     def current_stream(self) -> int:
@@ -113,8 +108,34 @@ class Staging(abc.ABC):
         """Return an uninitialized tensor on the device."""
 
     @abc.abstractmethod
-    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
-        """Copy ``values`` to a contiguous ``tensor`` on the device."""
+    def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Do what ``write`` does for a contiguous tensor, unseen by autograd.
+
+        The memory of ``tensor`` gets the values, also if it is a conjugate view.
+        """
+
+    @abc.abstractmethod
+    def point(self) -> Point | None:
+        """Return the point behind what the current stream has been given so far.
+
+        Returns:
+            The point; ``None`` if the program waits for all that it starts.
+
+        Raises:
+            RuntimeError: As in ``to_host``.
+        """
+
+    @abc.abstractmethod
+    def follow(self, point: Point | None) -> None:
+        """Make later work of the current stream wait for a point of this device.
+
+        Raises:
+            RuntimeError: CUDA has failed.
+        """
+
+    @abc.abstractmethod
+    def new_future(self) -> torch.futures.Future[Any]:
+        """Return a future whose callbacks compute on a stream of their own."""
 
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Write values of the host to a tensor, in the order of the current stream.
@@ -135,11 +156,11 @@ class Staging(abc.ABC):
         # The memory of a view with such a bit holds other values than the view.
         is_plain = not tensor.is_conj() and not tensor.is_neg()
         if tensor.is_contiguous() and is_plain:
-            self._fill(tensor, values)
+            self.fill(tensor, values)
             increment_version(tensor)  # autograd does not see the copy
             return tensor
         filled = self.empty(tensor.shape, tensor.dtype)
-        self._fill(filled, values)
+        self.fill(filled, values)
         with torch.no_grad():
             return tensor.copy_(filled)
 
@@ -166,6 +187,10 @@ class CudaStaging(Staging):
         # Copies and calls that may still run.
         self._running: collections.deque[_Use] = collections.deque()
         self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"cuda:{self._index}"
 
     @property
     def index(self) -> int:
@@ -216,7 +241,20 @@ class CudaStaging(Staging):
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return runtime.current_runtime().empty(shape, dtype, self._index)
 
-    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+    def point(self) -> StreamPoint | None:
+        return self._device.point_behind(self.current_stream())
+
+    def follow(self, point: Point | None) -> None:
+        if point is not None:
+            from bluecomm._native import StreamPoint
+
+            assert isinstance(point, StreamPoint)
+            self._device.wait_for(point, self.current_stream())
+
+    def new_future(self) -> torch.futures.Future[Any]:
+        return runtime.current_runtime().new_future(self._index)
+
+    def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         if not values.nbytes:
             return
         copy = self._device.copy_to_device(
@@ -252,6 +290,10 @@ class BlockingStaging(Staging):
     def __init__(self, like: torch.Tensor) -> None:
         self._like = like
 
+    @property
+    def name(self) -> str:
+        return str(self._like.device)
+
     def current_stream(self) -> int:
         return 0
 
@@ -273,9 +315,17 @@ class BlockingStaging(Staging):
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return self._like.new_empty(tuple(shape), dtype=dtype)
 
-    def _fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
-        with torch.no_grad():
-            tensor.copy_(values.view(tensor.shape))
+    def point(self) -> Point | None:
+        return None
+
+    def follow(self, point: Point | None) -> None:
+        pass
+
+    def new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future()
+
+    def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        tensor.data.copy_(values.view(tensor.shape))
 
 
 _cuda: dict[int, Staging] = {}
@@ -323,6 +373,23 @@ def values_on_host(
     return copy.values
 
 
-def _check(outcome: Completion, operation: str) -> None:
+def wait_on_host(gate: Point, operation: str, timeout_s: float) -> None:
+    """Wait until the device has finished the work before a gate.
+
+    Raises:
+        CommunicationTimeout: The device has not got there in time.
+        BluecommError: Work that the program has started on the device failed.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (outcome := gate.poll()) is None:
+        if time.monotonic() >= deadline:
+            raise CommunicationTimeout(
+                f"{operation}: the device has not finished within {timeout_s:g} s "
+                "what the program started before this call; pass a larger "
+                "timeout_s, or find the kernel that does not end",
+                operation=operation,
+                timeout_s=timeout_s,
+            )
+        time.sleep(_POLL_S)
     if outcome.code:
         raise BluecommError(f"{operation}: {outcome.text}", operation=operation)

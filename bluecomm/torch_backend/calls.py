@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from bluecomm.device.staging import Staging, staging_of, wait_on_host
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.refusal import refuse, told
 from bluecomm.ops.tensor import span
@@ -21,7 +22,9 @@ from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
+from bluecomm.torch_backend.elsewhere import Elsewhere
 from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
+from bluecomm.torch_backend.staged import Destination, stage, staging_for
 from bluecomm.torch_backend.tensors import done, spans
 from bluecomm.torch_backend.work import GroupWork, wait_for
 
@@ -46,6 +49,7 @@ class GroupCalls:
         self._comm = communicator
         self._timeout_s = timeout_s
         self._is_closed = False
+        self._elsewhere = Elsewhere(self)
         # Threads may share a group if they take turns.
         self._counting = threading.Lock()
         self._calls = 0
@@ -70,11 +74,24 @@ class GroupCalls:
         return self._comm.keeps_input("allreduce")
 
     def _kept(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return the input of a call in place: a copy if the call may be repeated."""
-        if not self._survives:
+        """Return the input of a call in place: a copy if the call may be repeated.
+
+        The copy of a tensor on a device is the one on the host.
+        """
+        if not self._survives or staging_of(memory) is not None:
             return memory
         copy = None if self._buckets is None else self._buckets.copy_of(memory)
         return memory.detach().clone() if copy is None else copy
+
+    def _other(self, method: str, tensors: object) -> Callable[..., Any] | None:
+        """Return the method of another backend that serves these tensors, or None.
+
+        Raises:
+            RuntimeError: This torch does not have the backend.
+        """
+        if not self._elsewhere.names:
+            return None
+        return self._elsewhere.method_for(method, tensors)
 
     def _check_open(self, operation: str) -> None:
         """Raise if the group has been destroyed.
@@ -111,6 +128,13 @@ class GroupCalls:
             return self._timeout_s
         return timeout.total_seconds()
 
+    @property
+    def _device_limit_s(self) -> float:
+        """How long the host waits for a device, in seconds."""
+        if self._timeout_s is not None:
+            return self._timeout_s
+        return self._comm.world.config.operation_timeout_s
+
     def _shape(self, tensor: torch.Tensor) -> Sequence[int]:
         """Return the shape that the ranks compare.
 
@@ -125,7 +149,7 @@ class GroupCalls:
         dtype: str,
         shape: Sequence[int],
         source: torch.Tensor | None,
-        destination: torch.Tensor | Sequence[torch.Tensor] | None,
+        destination: Destination,
         *,
         parts: Sequence[int] | None = None,
         parameters: Any = None,
@@ -134,8 +158,18 @@ class GroupCalls:
         """Return a call of the engine on contiguous memory.
 
         A stacked result may have one tensor for the rows of each rank, or one tensor
-        that has ``parts[n]`` elements for those of rank ``n``.
+        that has ``parts[n]`` elements for those of rank ``n``. The memory may be on a
+        device.
+
+        Raises:
+            ValueError: The memory is on different devices, or on a wrong one.
         """
+        keep, gate = (source, destination), None
+        staging = self._staging_for(kind, source, destination)
+        if staging is not None:
+            copy, destination, finish = stage(staging, source, destination, finish)
+            if copy is not None:
+                source, gate = copy
         there: Span | list[Span] = NO_MEMORY
         if isinstance(destination, torch.Tensor):
             there = span(destination) if parts is None else spans(destination, parts)
@@ -147,11 +181,24 @@ class GroupCalls:
             shape,
             NO_MEMORY if source is None else span(source),
             there,
-            (source, destination),
+            (*keep, source, destination),
             finish,
         )
         call.parameters = parameters
+        call.gate = gate
         return call
+
+    def _staging_for(
+        self, kind: str, source: torch.Tensor | None, destination: Destination
+    ) -> Staging | None:
+        """Return what copies the memory of a call; None for memory of the host."""
+        tensors = [] if source is None else [source]
+        if isinstance(destination, torch.Tensor):
+            tensors.append(destination)
+        elif destination is not None:
+            tensors += destination
+        bound: torch.device | None = getattr(self, "bound_device_id", None)
+        return staging_for(kind, self._comm.world.rank, tensors, bound)
 
     def _run(
         self,
@@ -217,6 +264,9 @@ class GroupCalls:
             destination: Receiver.
         """
         call.timeout_s = self._timeout_s
+        if call.gate is not None:  # the engine sends at once
+            wait_on_host(call.gate, operation, self._device_limit_s)
+            call.gate = None
 
         def start() -> list[Handle[None]]:
             return [self._comm.start(call)]
@@ -330,7 +380,7 @@ class GroupCalls:
         if waits and len(handles) == 1:
             wait_for(handles[0])
             return None
-        work = GroupWork(handles, outputs)
+        work = GroupWork(handles, outputs, self._device_limit_s)
         if not waits:
             return work
         work.wait()

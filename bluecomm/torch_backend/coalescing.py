@@ -18,20 +18,25 @@ from bluecomm.torch_backend.work import GroupWork
 class Coalescing(GroupCalls):
     """The two hooks of ``torch.distributed._coalescing_manager``."""
 
-    def _start_coalescing(self, _: torch.device) -> None:
+    def _start_coalescing(self, device: torch.device) -> None:
         """Collect the calls until ``_end_coalescing``; they start, but do not wait."""
-        self._collected = GroupWork([], [])
+        if (other := self._elsewhere.group_for(device.type)) is not None:
+            other._start_coalescing(device)
+            return
+        self._collected = GroupWork([], [], self._device_limit_s)
         block = _block_of_caller()
         if block is not None:
             left = weakref.finalize(block, _abandon, weakref.ref(self), self._collected)
             left.atexit = False
 
-    def _end_coalescing(self, _: torch.device) -> GroupWork:
+    def _end_coalescing(self, device: torch.device) -> Any:
         """Return the work of all calls since ``_start_coalescing``.
 
         Raises:
             RuntimeError: ``_start_coalescing`` has not been called.
         """
+        if (other := self._elsewhere.group_for(device.type)) is not None:
+            return other._end_coalescing(device)
         collected, self._collected = self._collected, None
         if collected is None:
             raise RuntimeError("_end_coalescing: the group is not collecting calls")

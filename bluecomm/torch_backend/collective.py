@@ -26,6 +26,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def collective(kind: str) -> Callable[[_Method], _Method]:
     """Let the other ranks know of a call that a method of a group refuses.
 
+    A call whose tensors another backend of the group serves is passed on to it.
+
     The refused call takes its number, so that later calls meet the right partners, and
     the other ranks' calls of that number fail with the reason.
 
@@ -38,6 +40,8 @@ def collective(kind: str) -> Callable[[_Method], _Method]:
 
         @functools.wraps(method)
         def call(self: GroupCalls, *args: Any, **kwargs: Any) -> Any:
+            if (other := self._other(method.__name__, args)) is not None:
+                return other(*args, **kwargs)
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:

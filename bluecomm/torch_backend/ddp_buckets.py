@@ -11,6 +11,7 @@ import contextlib
 
 import torch
 
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.share_memory import share_memory_
 from bluecomm.ops.tensor import shared_like
 
@@ -36,6 +37,8 @@ class DdpBuckets:
             tensor: Tensor that an allreduce of DDP's reducer is about to use.
         """
         if tensor.is_sparse or tensor.nbytes < _LEAST_NBYTES:
+            return
+        if staging_of(tensor) is not None:
             return
         address = tensor.data_ptr()
         if address not in self._seen:

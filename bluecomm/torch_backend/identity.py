@@ -52,15 +52,16 @@ class Identity(GroupCalls):
         return self._description
 
     def _get_backend(self, device: torch.device) -> Identity:
-        """Return the backend for a device: the group itself for CPUs.
+        """Return the backend for a device: the group itself.
 
         Raises:
             RuntimeError: The group does not serve the device.
         """
-        if device.type != "cpu":
+        if device.type not in ("cpu", "cuda", "mps"):
             raise RuntimeError(
                 f"process group {self._name!r}: no backend type associated with device "
-                f"type {device.type}: bluecomm serves dense tensors on the CPU"
+                f"type {device.type}: bluecomm serves dense tensors on the CPU and on "
+                "GPUs of CUDA"
             )
         return self
 

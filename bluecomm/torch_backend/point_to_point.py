@@ -27,6 +27,9 @@ class PointToPoint(GroupCalls):
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> GroupWork | None:
         """Send one tensor to a rank of the group."""
+        if (other := self._other("send", tensors)) is not None:
+            passed: GroupWork | None = other(tensors, dst, tag)
+            return passed
         (tensor,) = tensors
         operation = "send"
         self._check_rank(operation, dst)
@@ -44,11 +47,17 @@ class PointToPoint(GroupCalls):
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork | None:
         """Write the values that a rank of the group has sent to one tensor."""
+        if (other := self._other("recv", tensors)) is not None:
+            passed: GroupWork | None = other(tensors, src, tag)
+            return passed
         self._check_rank("recv", src)
         return self._receive("recv", tensors, src, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> GroupWork | None:
         """Write the first values that any rank has sent with this tag to one tensor."""
+        if (other := self._other("recv_anysource", tensors)) is not None:
+            passed: GroupWork | None = other(tensors, tag)
+            return passed
         return self._receive("recvAnySource", tensors, _ANY_SOURCE, tag)
 
     def monitored_barrier(

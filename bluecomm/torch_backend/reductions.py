@@ -25,6 +25,7 @@ from bluecomm.torch_backend.reduce_ops import (
 from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
+    both,
     overlap,
     written_back,
 )
@@ -78,7 +79,9 @@ class Reductions(GroupCalls):
             parameters=how.parameters,
         )
         if is_root:
-            call.finish = written_back(tensor, source, _divisor(how, call))
+            call.finish = both(
+                call.finish, written_back(tensor, source, _divisor(how, call))
+            )
         return self._run(operation, [call], opts, tensors)
 
     @collective("reducescatter")
@@ -139,7 +142,9 @@ class Reductions(GroupCalls):
             memory,
             parameters=how.parameters,
         )
-        call.finish = written_back(tensor, memory, _divisor(how, call))
+        call.finish = both(
+            call.finish, written_back(tensor, memory, _divisor(how, call))
+        )
         return call
 
     def _sparse_allreduce(
@@ -197,7 +202,9 @@ class Reductions(GroupCalls):
             memory,
             parameters=how.parameters,
         )
-        call.finish = written_back(output, memory, _divisor(how, call))
+        call.finish = both(
+            call.finish, written_back(output, memory, _divisor(how, call))
+        )
         return call
 
     def _reduce_scatter_single(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.tensor import is_dense, span
 from bluecomm.runtime.call import Span
 
@@ -15,7 +16,7 @@ def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
     """Return the values of a tensor as contiguous memory, without its gradient.
 
     Raises:
-        RuntimeError: The tensor is not a dense CPU tensor.
+        RuntimeError: The tensor is not dense, or on a device that is not served.
     """
     _check_served(tensor, operation)
     if tensor.requires_grad:
@@ -32,7 +33,7 @@ def as_output(tensor: torch.Tensor, operation: str) -> torch.Tensor:
     order, as with ``torch.channels_last``. ``written_back`` then copies the result.
 
     Raises:
-        RuntimeError: The tensor is not a dense CPU tensor.
+        RuntimeError: The tensor is not dense, or on a device that is not served.
         ValueError: The tensor leaves gaps in its memory, or elements share memory.
     """
     _check_served(tensor, operation)
@@ -78,6 +79,20 @@ def done(_: int) -> None:
     """End an operation that has written its result."""
 
 
+def both(
+    first: Callable[[int], None], second: Callable[[int], None]
+) -> Callable[[int], None]:
+    """Return the end of an operation that has two, one after the other."""
+    if second is done:
+        return first
+
+    def finish(number: int) -> None:
+        first(number)
+        second(number)
+
+    return finish
+
+
 def as_outputs(
     tensors: Sequence[torch.Tensor], operation: str
 ) -> tuple[list[torch.Tensor], Callable[[int], None]]:
@@ -87,7 +102,7 @@ def as_outputs(
     values are copied.
 
     Raises:
-        RuntimeError: A tensor is not a dense CPU tensor.
+        RuntimeError: A tensor is not dense, or on a device that is not served.
         ValueError: Two tensors share memory.
     """
     for tensor in tensors:
@@ -96,7 +111,7 @@ def as_outputs(
     memories = [
         tensor
         if tensor.is_contiguous()
-        else torch.empty(tensor.shape, dtype=tensor.dtype)
+        else torch.empty_like(tensor, memory_format=torch.contiguous_format)
         for tensor in tensors
     ]
 
@@ -147,11 +162,12 @@ def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _check_served(tensor: torch.Tensor, operation: str) -> None:
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and staging_of(tensor) is None:
         device = tensor.device.type
         raise RuntimeError(
             f"{operation}: no backend type associated with device type {device}: "
-            "bluecomm serves dense tensors on the CPU; move the tensor with .cpu()"
+            "bluecomm serves dense tensors on the CPU and on GPUs of CUDA; move the "
+            "tensor with .cpu()"
         )
     if tensor.layout is not torch.strided:
         raise RuntimeError(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bluecomm.device.staging import Point, Staging, staging_of, wait_on_host
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
 from bluecomm.runtime.completions import let_others_run
@@ -33,15 +34,23 @@ class GroupWork(dist.Work):
     Args:
         handles: Handles of the operations.
         outputs: Tensors that the operations write, the value of the future.
+        device_limit_s: How long a future waits for a device that writes them, if they
+            are on one.
     """
 
     def __init__(
-        self, handles: Sequence[Handle[None]], outputs: list[torch.Tensor]
+        self,
+        handles: Sequence[Handle[None]],
+        outputs: list[torch.Tensor],
+        device_limit_s: float = 0.0,
     ) -> None:
         super().__init__()
         self._lock = threading.Lock()
         self._pending = list(handles)
         self._outputs = outputs
+        self._device_limit_s = device_limit_s
+        # Behind the results that have been written on a stream of a device.
+        self._points: list[tuple[Staging, Point]] = []
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._entries: list[Entry] = []
@@ -67,6 +76,8 @@ class GroupWork(dist.Work):
 
     def wait(self, timeout: datetime.timedelta = _NO_TIMEOUT) -> bool:
         """Wait until the call has ended.
+
+        Later work of the current stream of a device sees the results.
 
         Args:
             timeout: Time to wait at most; 0 for the deadline of the operation.
@@ -125,26 +136,42 @@ class GroupWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the tensors that the call writes.
 
-        Waits a moment for a call that ends soon.
+        Waits a moment for a call that ends soon. When the future has ended, a device
+        has written the tensors, so that all of its streams may use them.
         """
         if self._future is None:
-            if _nbytes(self._outputs) <= _SOON_NBYTES:
+            staging = next(iter(self._stagings()), None)
+            if staging is None and _nbytes(self._outputs) <= _SOON_NBYTES:
                 with contextlib.suppress(Exception):
                     self._settle(_SOON_S)
-            if self._pending or self._error is not None:
+            if staging is not None or self._pending or self._error is not None:
                 # The program may wait for the future in a callback of another one, as
                 # torch's hook for PowerSGD does.
                 let_others_run()
-                ended: torch.futures.Future[None] = torch.futures.Future()
+                ended: torch.futures.Future[None] = (
+                    torch.futures.Future() if staging is None else staging.new_future()
+                )
                 # C++ does not see an error set by set_exception(), but one of a
                 # callback.
-                self._future = ended.then(lambda _: self.result())
+                self._future = ended.then(lambda _: self._written())
                 self._follow(ended)
             else:
                 self._future = torch.futures.Future()
                 self._future.set_result(self._outputs)
         release(self, len(self._outputs))
         return self._future
+
+    def _written(self) -> list[torch.Tensor]:
+        """Return the tensors that the call has written, when a device has, too."""
+        outputs = self.result()
+        for _, point in self._points:
+            wait_on_host(point, "a call of torch.distributed", self._device_limit_s)
+        return outputs
+
+    def _stagings(self) -> set[Staging]:
+        """Return what copies the results to the devices on which they are."""
+        found = (staging_of(tensor) for tensor in self._outputs)
+        return {staging for staging in found if staging is not None}
 
     def ends_with(self, range_end: torch.futures.Future[Any]) -> None:
         """Let nobody find the call ended before its range of the profiler has."""
@@ -173,7 +200,10 @@ class GroupWork(dist.Work):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._acquire(timeout_s)
+        has_ended = not self._pending
         try:
+            for staging, written in self._points:
+                staging.follow(written)
             while self._pending:
                 left = None
                 if deadline is not None:
@@ -192,11 +222,19 @@ class GroupWork(dist.Work):
                     self._error = self._error or error
                 del self._pending[0]
         finally:
+            if not has_ended:
+                self._note_points()
             self._lock.release()
         for entry in self._entries:
             entry.end(self._error)
         if self._error is not None:
             raise self._error
+
+    def _note_points(self) -> None:
+        """Note what the current streams have been given, such as copies of results."""
+        for staging in self._stagings():
+            if (point := staging.point()) is not None:
+                self._points.append((staging, point))
 
     def _acquire(self, timeout_s: float | None) -> None:
         """Take the lock, which a thread that waits for the call holds meanwhile.

@@ -93,7 +93,19 @@ void register_device(py::module_& module) {
       .def("copy_to_host", &copy_to_host, arg("source"), arg("address"), arg("nbytes"),
            arg("streams"), py::call_guard<ReleaseGil>())
       .def("copy_to_device", &copy_to_device, arg("address"), arg("destination"),
-           arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>());
+           arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>())
+      .def(
+          "point_behind",
+          [](PyCudaDevice& self, std::uintptr_t stream) {
+            return self.device->point_behind(to_stream(stream));
+          },
+          arg("stream"), py::call_guard<ReleaseGil>())
+      .def(
+          "wait_for",
+          [](PyCudaDevice& self, const StreamPoint& point, std::uintptr_t stream) {
+            self.device->wait_for(point, to_stream(stream));
+          },
+          arg("point"), arg("stream"), py::call_guard<ReleaseGil>());
 }
 
 }  // namespace bluecomm::bindings

@@ -55,7 +55,7 @@ def wrong_here() -> dict[str, Error]:
             torch.eye(2).to_sparse(), op=ReduceOp.PRODUCT
         ),
         "end of coalescing": lambda: dist.group.WORLD._end_coalescing(two.device),
-        "backend": lambda: dist.group.WORLD._get_backend(torch.device("cuda")),
+        "backend": lambda: dist.group.WORLD._get_backend(torch.device("xpu")),
     }
     return {name: error_of(call) for name, call in calls.items()}
 
@@ -78,7 +78,7 @@ REFUSED = {
     "average of bools": ("RuntimeError", r"cannot use ReduceOp.AVG with .*torch.bool"),
     "sparse product": ("RuntimeError", "PRODUCT with sparse tensors; use SUM or AVG"),
     "end of coalescing": ("RuntimeError", "the group is not collecting calls"),
-    "backend": ("RuntimeError", "'0': no backend type .* device type cuda"),
+    "backend": ("RuntimeError", "'0': no backend type .* device type xpu"),
 }
 
 

@@ -33,6 +33,9 @@ _READS = {
 # These take tensors of the host beside those of the device.
 _COPIES = {"aten::copy_", "aten::_foreach_copy_"}
 _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+# Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
+# makes buckets.
+_ABOVE_REDUCER = ("torch/nn/parallel/distributed.py", "torch/autograd/graph.py")
 _FACTORIES = {
     *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
     *(
@@ -71,6 +74,11 @@ class _Kernels(TorchDispatchMode):
             return tensor
 
         tree_map_only(torch.Tensor, find, (args, kwargs))
+        if function._schema.name == "aten::empty" and _is_called_by_reducer():
+            made = function(*args, **kwargs)
+            if memory.has_ddp and made.is_floating_point():  # others are indices
+                return memory.empty(made.shape, made.dtype)
+            return made
         if not copies or _is_view(function):
             return function(*args, **kwargs)
         self._note_wait(function, label, args, kwargs)
@@ -220,6 +228,11 @@ def _is_move_to_host(
         or (isinstance(one, torch.device) and one.type == "cpu")
         for one in wanted
     )
+
+
+def _is_called_by_reducer() -> bool:
+    """Return whether C++ code that makes a bucket calls the operation."""
+    return sys._getframe(2).f_code.co_filename.endswith(_ABOVE_REDUCER)
 
 
 def _is_called_by_tests() -> bool:

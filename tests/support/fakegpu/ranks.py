@@ -28,6 +28,7 @@ class FakeRuntime:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
+        self._side: int | None = None  # stream of the callbacks of futures
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
         return self.memory.ordinal if self.memory.holds(tensor) else None
@@ -41,6 +42,31 @@ class FakeRuntime:
     ) -> torch.Tensor:
         assert index == self.memory.ordinal
         return self.memory.empty(shape, dtype)
+
+    def new_future(self, index: int) -> torch.futures.Future[Any]:
+        assert index == self.memory.ordinal
+        return _StreamFuture(self.memory, self._side_stream())
+
+    def _side_stream(self) -> int:
+        if self._side is None:
+            self._side = self.memory.new_stream()
+        return self._side
+
+
+class _StreamFuture(torch.futures.Future[Any]):
+    """A future whose callbacks compute on a stream of their own."""
+
+    def __init__(self, memory: DeviceMemory, stream: int) -> None:
+        super().__init__()
+        self._memory = memory
+        self._stream = stream
+
+    def then(self, callback: Callable[..., Any]) -> Any:
+        def on_own_stream(future: Any) -> Any:
+            with self._memory.on_stream(self._stream), kernels(self._memory):
+                return callback(future)
+
+        return super().then(on_own_stream)
 
 
 def run_ranks_on_gpus(

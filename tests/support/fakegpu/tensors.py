@@ -6,16 +6,18 @@ read and written as a kernel would: in the order of a stream, and late.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import math
 import operator
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from tests.support.fakegpu.device import call, made
+from tests.support.fakegpu.device import NON_BLOCKING, call, made
 from tests.support.fakegpu.library import load
 
 
@@ -33,7 +35,8 @@ class DeviceMemory:
         self._cuda = load().cuda
         call("cuInit", 0)
         load().reset()
-        call("cuCtxSetCurrent", made("cuDevicePrimaryCtxRetain", ordinal))
+        self._context = made("cuDevicePrimaryCtxRetain", ordinal)
+        call("cuCtxSetCurrent", self._context)
         self._free = self.allocate(1)  # maps the memory of all devices
         base, alias, size = (ctypes.c_uint64() for _ in range(3))
         self._cuda.fakegpu_arena(*map(ctypes.byref, (base, alias, size)))
@@ -43,10 +46,41 @@ class DeviceMemory:
             bytes_type.from_address(alias.value), dtype=torch.uint8
         )
         self._default = self._cuda.fakegpu_default_stream(ordinal)
-        # A stream's handle as the program knows it; 0 is the default stream.
-        self.current_stream = 0
+        # Whether the model of DistributedDataParallel is on the device, so that its
+        # buckets are.
+        self.has_ddp = False
+        self._of_thread = threading.local()
         # The operations in which torch would have waited on the host, in order.
         self.host_waits: list[str] = []
+
+    @property
+    def current_stream(self) -> int:
+        """The handle of this thread's current stream; 0 is the default stream."""
+        stream: int = getattr(self._of_thread, "stream", 0)
+        return stream
+
+    @current_stream.setter
+    def current_stream(self, stream: int) -> None:
+        self._of_thread.stream = stream
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """Make a stream the current one of this thread; ``torch.cuda.stream``."""
+        call("cuCtxSetCurrent", self._context)
+        before, self.current_stream = self.current_stream, stream
+        try:
+            yield
+        finally:
+            self.current_stream = before
+
+    def new_stream(self) -> int:
+        """Return a stream that does not wait for the default stream."""
+        call("cuCtxSetCurrent", self._context)
+        return int(made("cuStreamCreateWithPriority", NON_BLOCKING, 0))
+
+    def synchronize(self) -> None:
+        """Wait for this thread's current stream."""
+        call("cuStreamSynchronize", self.stream)
 
     @property
     def stream(self) -> int:
@@ -135,7 +169,7 @@ class DeviceMemory:
         """Return a copy on the host, which waits for the current stream."""
         self.host_waits.append("a copy to the host")
         copy = self.read(tensor.detach(), "a copy to the host")
-        call("cuStreamSynchronize", self.stream)
+        self.synchronize()
         return copy
 
     def _first_byte(self, tensor: torch.Tensor) -> int:
