@@ -64,6 +64,11 @@ def add_placement(group: argparse._ArgumentGroup) -> None:
         help="GPUs that each rank sees, set by CUDA_VISIBLE_DEVICES (default: all)",
     )
     group.add_argument(
+        "--share-gpus",
+        action="store_true",
+        help="let ranks of one host use the same GPU if it has fewer GPUs than ranks",
+    )
+    group.add_argument(
         "--bind-to",
         choices=("core", "numa", "none"),
         default="none",

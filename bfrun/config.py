@@ -40,6 +40,7 @@ class LaunchConfig:
             job. Otherwise it starts agents directly on this machine and over SSH on
             others. With ``mpi`` there are no agents, and mpirun starts the ranks.
         gpus_per_rank: Number of GPUs that each rank sees (``CUDA_VISIBLE_DEVICES``).
+        share_gpus: Let ranks of one host use the same GPU.
         bind_to: CPUs that a rank may run on.
         cwd: Working directory of every rank.
         environment: Variables from ``-x`` and ``--env-file``, in order.
@@ -104,6 +105,7 @@ class LaunchConfig:
     ranks_per_machine: int | None = None
     launcher: Launcher = "auto"
     gpus_per_rank: int | None = None
+    share_gpus: bool = False
     bind_to: BindTo = "none"
     cwd: str = field(default_factory=_working_folder)
     environment: tuple[tuple[str, str], ...] = ()

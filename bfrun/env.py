@@ -100,8 +100,8 @@ def chosen_environment(
 ) -> dict[str, str]:
     """Return the user's variables for the ranks: those forwarded, then ``-x``.
 
-    ``--encrypt`` and the options of autotuning override them. With ``--verbose``, the
-    ranks log their launcher and their connections, too.
+    ``--encrypt`` and the options of GPUs and of autotuning override them. With
+    ``--verbose``, the ranks log their launcher and their connections, too.
     """
     result = {**forwarded_environment(environ), **dict(config.environment)}
     if config.encryption is not None:
@@ -112,6 +112,10 @@ def chosen_environment(
             result[f"BLUECOMM_AUTOTUNE_{word}"] = path
     if config.autotune or any(path is not None for path in files.values()):
         result["BLUECOMM_AUTOTUNE"] = "1"
+    if config.gpus_per_rank is not None:
+        result["BLUECOMM_GPUS_PER_RANK"] = str(config.gpus_per_rank)
+    if config.share_gpus:
+        result["BLUECOMM_SHARE_GPUS"] = "1"
     if config.verbose:
         result.setdefault("BLUECOMM_LOG_LEVEL", "info")
     return result

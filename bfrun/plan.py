@@ -288,7 +288,7 @@ def plan_process(
         threads = max(1, len(facts.cpus) // slots)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     if config.gpus_per_rank is not None:
-        gpus = _gpus(host.host, facts, position, config.gpus_per_rank, slots)
+        gpus = _gpus(config, host.host, facts, position, slots)
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return ProcessSpec(
         placement=placement,
@@ -301,14 +301,18 @@ def plan_process(
 
 
 def _gpus(
-    host: Host, facts: HostFacts | None, position: int, each: int, ranks: int
+    config: LaunchConfig, host: Host, facts: HostFacts | None, position: int, ranks: int
 ) -> tuple[str, ...]:
     have = facts.gpus if facts is not None else ()
+    each = config.gpus_per_rank or 0
+    if config.share_gpus and each <= len(have):
+        return tuple(have[(position * each + n) % len(have)] for n in range(each))
     if each * ranks > len(have):
         raise LaunchError(
             f"--gpus-per-rank {each}: host '{host.name}' needs "
             f"{count(each * ranks, 'GPU')} for {count(ranks, 'rank')}, but it has "
-            f"{len(have)}; lower --gpus-per-rank, or start fewer ranks there"
+            f"{len(have)}; lower --gpus-per-rank, start fewer ranks there, or add "
+            "--share-gpus"
         )
     return have[position * each : (position + 1) * each]
 

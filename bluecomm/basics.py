@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
+from bluecomm.device.runtime import current_runtime
 from bluecomm.runtime import Communicator, current_communicator, current_process
 from bluecomm.runtime.first_topology import TopologyFunction
+from bluecomm.runtime.own_gpu import own_gpu
 from bluecomm.runtime.process_sets import members_of
 from bluecomm.runtime.stats import Stats
 
@@ -15,6 +19,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "local_device",
     "local_rank",
     "local_size",
     "machine_rank",
@@ -191,6 +196,32 @@ def local_rank() -> int:
         NotInitializedError: ``init`` has not been called.
     """
     return current_communicator().local_rank
+
+
+def local_device() -> torch.device:
+    """Return the device of this rank: its GPU, or the CPU if it sees no GPU.
+
+    ::
+
+        device = bf.local_device()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+
+    If the ranks see all GPUs of their machine, that of the n-th rank there is
+    ``cuda:n``. With ``bfrun --gpus-per-rank``, a rank sees only its own GPUs, and the
+    result is ``cuda:0``. With ``bfrun --share-gpus``, ranks take turns if there are
+    fewer GPUs than ranks.
+
+    Returns:
+        The device.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+        RuntimeError: The machine has more ranks than GPUs, which they must not share.
+    """
+    world = current_communicator().world
+    gpu = own_gpu(world, current_runtime().count())
+    return torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
 
 
 def machine_size() -> int:

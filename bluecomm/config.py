@@ -68,6 +68,17 @@ class Config:
         "Flag: --ranks-per-machine. Default: a machine is a host.",
         minimum=1,
     )
+    gpus_per_rank: int | None = _setting(
+        None,
+        "Number of GPUs that this rank sees, if other ranks do not see them. "
+        "Flag: --gpus-per-rank.",
+        minimum=1,
+    )
+    share_gpus: bool = _setting(
+        False,
+        "Let ranks of one machine use the same GPU; rank n there has GPU n modulo the "
+        "number of GPUs. Flag: --share-gpus.",
+    )
     transport: Literal["auto", "shm", "tcp", "mpi"] = _setting(
         "auto",
         "Transport between ranks: shared memory (shm), TCP (tcp) or messages of MPI "

@@ -80,17 +80,23 @@ def choose_gpus(
     each: int,
     local_rank: int,
     local_size: int,
+    is_shared: bool = False,
 ) -> str:
     """Return the GPUs of one rank, as ``CUDA_VISIBLE_DEVICES`` takes them.
+
+    If they may be shared, ranks take turns.
 
     Raises:
         ValueError: The ranks of this host need more GPUs than it has.
     """
+    if is_shared and each <= len(gpus):
+        first = local_rank * each
+        return ",".join(gpus[(first + n) % len(gpus)] for n in range(each))
     if each * local_size > len(gpus):
         raise ValueError(
             f"--gpus-per-rank {each}: this host needs {each * local_size} GPUs for "
             f"{local_size} ranks, but {len(gpus)} are visible; lower --gpus-per-rank, "
-            "or start fewer ranks there"
+            "start fewer ranks there, or add --share-gpus"
         )
     return ",".join(gpus[local_rank * each : (local_rank + 1) * each])
 
@@ -152,6 +158,7 @@ class MpiRank:
                 self._gpus_per_rank,
                 int(self._environ.get("LOCAL_RANK", "0")),
                 int(self._environ.get("LOCAL_WORLD_SIZE", "1")),
+                self._environ.get("BLUECOMM_SHARE_GPUS") == "1",
             )
 
     def _pass_on(self, child: subprocess.Popen[bytes], signum: int) -> None:

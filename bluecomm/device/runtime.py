@@ -15,6 +15,9 @@ import torch
 class DeviceRuntime(Protocol):
     """The memory and the streams of CUDA devices, as the program uses them."""
 
+    def count(self) -> int:
+        """Return the number of CUDA devices that the process sees."""
+
     def index_of(self, tensor: torch.Tensor) -> int | None:
         """Return the number of a tensor's CUDA device, or ``None`` if it has none."""
 
@@ -32,6 +35,9 @@ class DeviceRuntime(Protocol):
 
 class TorchRuntime(DeviceRuntime):
     """The devices of torch."""
+
+    def count(self) -> int:
+        return torch.cuda.device_count()
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
         return tensor.device.index if tensor.is_cuda else None

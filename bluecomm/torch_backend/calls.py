@@ -198,7 +198,7 @@ class GroupCalls:
         elif destination is not None:
             tensors += destination
         bound: torch.device | None = getattr(self, "bound_device_id", None)
-        return staging_for(kind, self._comm.world.rank, tensors, bound)
+        return staging_for(kind, self._comm.world, tensors, bound)
 
     def _run(
         self,

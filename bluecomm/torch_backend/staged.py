@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bluecomm.device.staging import HostCopy, Staging, staging_of
+from bluecomm.device.staging import CudaStaging, HostCopy, Staging, staging_of
+from bluecomm.runtime.own_gpu import check_own_gpu
+
+if TYPE_CHECKING:
+    from bluecomm.runtime.world import World
 
 # One tensor, one for the rows of each rank, or none.
 Destination = torch.Tensor | Sequence[torch.Tensor] | None
@@ -29,7 +33,7 @@ class StagedCall(NamedTuple):
 
 def staging_for(
     kind: str,
-    rank: int,
+    world: World,
     tensors: Sequence[torch.Tensor],
     bound: torch.device | None,
 ) -> Staging | None:
@@ -37,13 +41,13 @@ def staging_for(
 
     Args:
         kind: The engine's name of the operation.
-        rank: This rank.
+        world: This rank's world.
         tensors: All tensors of the call.
         bound: Device that the program has given the group, or None.
 
     Raises:
-        ValueError: The tensors are on different devices, or on another device than that
-            of the group.
+        ValueError: The tensors are on different devices, on another device than that
+            of the group, or on the GPU of another rank.
     """
     if not tensors:
         return None
@@ -51,17 +55,19 @@ def staging_for(
     if any(staging_of(tensor) is not staging for tensor in tensors):
         names = sorted({_name(tensor) for tensor in tensors})
         raise ValueError(
-            f"{kind} on rank {rank}: the tensors of one call must be on the same "
+            f"{kind} on rank {world.rank}: the tensors of one call must be on the same "
             f"device, got tensors on {' and '.join(names)}; move them with .to()"
         )
     if staging is not None and bound is not None:
         own = _name(tensors[0])
         if own != str(bound):
             raise ValueError(
-                f"{kind} on rank {rank}: the tensor is on {own}, but "
+                f"{kind} on rank {world.rank}: the tensor is on {own}, but "
                 f"init_process_group got device_id={bound}; move the tensor with "
                 ".to(), or call torch.cuda.set_device() before the program makes it"
             )
+    elif isinstance(staging, CudaStaging):
+        check_own_gpu(world, kind, staging.index)
     return staging
 
 

@@ -10,6 +10,7 @@ tensors there. Its results come back as tensors of the host.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from bluecomm.device import runtime
+from tests.support.fakegpu.device import made
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.tensors import DeviceMemory
@@ -29,6 +31,9 @@ class FakeRuntime:
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self._side: int | None = None  # stream of the callbacks of futures
+
+    def count(self) -> int:
+        return made("cuDeviceGetCount", kind=ctypes.c_int)
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
         return self.memory.ordinal if self.memory.holds(tensor) else None

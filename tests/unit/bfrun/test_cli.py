@@ -167,6 +167,7 @@ def test_defaults(parse):
         (["--ranks-per-machine", "2"], {"ranks_per_machine": 2}),
         (["--launcher", "ssh"], {"launcher": "ssh"}),
         (["--gpus-per-rank", "1"], {"gpus_per_rank": 1}),
+        (["--share-gpus"], {"share_gpus": True}),
         (["--bind-to", "numa"], {"bind_to": "numa"}),
         (["-x", "A=1", "--env", "B=2"], {"environment": (("A", "1"), ("B", "2"))}),
         (["--stdin"], {"stdin": True}),

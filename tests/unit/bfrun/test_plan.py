@@ -119,6 +119,16 @@ def test_gpus_per_rank():
     facts = {Host("a", 2): HostFacts((0,), gpus=("4", "5", "6", "7"))}
     made = plan(Host("a", 2), facts=facts, gpus_per_rank=2)
     assert variable(made, "CUDA_VISIBLE_DEVICES") == ["4,5", "6,7"]
+    assert variable(made, "BLUECOMM_GPUS_PER_RANK") == ["2", "2"]
+
+
+def test_ranks_may_share_gpus():
+    facts = {Host("a", 3): HostFacts((0,), gpus=("4", "5"))}
+    made = plan(Host("a", 3), facts=facts, gpus_per_rank=1, share_gpus=True)
+    assert variable(made, "CUDA_VISIBLE_DEVICES") == ["4", "5", "4"]
+    assert variable(made, "BLUECOMM_SHARE_GPUS") == ["1", "1", "1"]
+    with pytest.raises(LaunchError, match=r"needs 9 GPUs for 3 ranks.*--share-gpus"):
+        plan(Host("a", 3), facts=facts, gpus_per_rank=3, share_gpus=True)
 
 
 def test_too_few_gpus():

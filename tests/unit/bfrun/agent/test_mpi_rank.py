@@ -94,6 +94,8 @@ def test_children_that_hold_the_output_open_are_ended():
 def test_each_rank_of_a_host_gets_its_gpus():
     gpus = ["0", "1", "GPU-a", "5"]
     assert [choose_gpus(gpus, 2, rank, 2) for rank in range(2)] == ["0,1", "GPU-a,5"]
+    shared = [choose_gpus(gpus[:3], 1, rank, 4, True) for rank in range(4)]
+    assert shared == ["0", "1", "GPU-a", "0"]
     with pytest.raises(
         ValueError, match=r"this host needs 6 GPUs for 3 ranks, but 4 are visible"
     ):
