@@ -6,7 +6,7 @@
         --dist-optimizer hierarchical_neighbor_allreduce
 
 ``--dist-optimizer ddp`` measures PyTorch's own DistributedDataParallel as a baseline,
-over gloo or with ``--ddp-backend bluecomm``.
+over gloo or with ``--ddp-backend bluecomm``. Ranks that see a GPU train on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="resnet50")
     parser.add_argument(
         "--ddp-backend",
-        choices=["gloo", "bluecomm"],
+        choices=["gloo", "bluecomm", "nccl"],
         default="gloo",
         help="backend of --dist-optimizer ddp (default: gloo)",
     )
@@ -58,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-cuda",
         action="store_true",
-        help="accepted for BlueFog's command lines: tensors are on the CPU anyway",
+        help="train on the CPU (default: on the rank's GPU, if there is one)",
     )
     return parser.parse_args()
 
@@ -69,13 +69,15 @@ def wrap_in_ddp(model: nn.Module, backend: str) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model)
 
 
-def make_step(args: argparse.Namespace, model: nn.Module) -> Callable[[], None]:
+def make_step(
+    args: argparse.Namespace, model: nn.Module, device: torch.device
+) -> Callable[[], None]:
     """Return a function that trains on one batch."""
     channels, height, width = MODELS[args.model].input_shape
     size = (args.image_size or height, args.image_size or width)
-    images = torch.randn(args.batch_size, channels, *size)
+    images = torch.randn(args.batch_size, channels, *size).to(device)
     num_classes = args.num_classes or MODELS[args.model].num_classes
-    labels = torch.randint(num_classes, (args.batch_size,))
+    labels = torch.randint(num_classes, (args.batch_size,)).to(device)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if args.dist_optimizer == "ddp":
         model = wrap_in_ddp(model, args.ddp_backend)
@@ -90,16 +92,34 @@ def make_step(args: argparse.Namespace, model: nn.Module) -> Callable[[], None]:
     return step
 
 
-def measure(args: argparse.Namespace, step: Callable[[], None]) -> list[float]:
+def choose_device(args: argparse.Namespace) -> torch.device:
+    """Return the device on which this rank trains."""
+    device = torch.device("cpu") if args.no_cuda else bf.local_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has computed all steps."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    args: argparse.Namespace, step: Callable[[], None], device: torch.device
+) -> list[float]:
     """Return this rank's images per second in each iteration."""
     for _ in range(args.num_warmup_batches):
         step()
+    finish(device)
     rates = []
     with Progress("iterations", args.num_iters) as progress:
         for iteration in range(args.num_iters):
             start = time.perf_counter()
             for _ in range(args.num_batches_per_iter):
                 step()
+            finish(device)
             seconds = time.perf_counter() - start
             rates.append(args.batch_size * args.num_batches_per_iter / seconds)
             progress.advance(f"iter #{iteration}: {rates[-1]:.1f} img/sec per rank")
@@ -142,10 +162,11 @@ def main() -> None:
     args = parse_arguments()
     bf.init()
     torch.manual_seed(bf.rank())
-    model = create_model(args.model, args.num_classes)
+    device = choose_device(args)
+    model = create_model(args.model, args.num_classes).to(device)
     bf.broadcast_parameters(model.state_dict(), root_rank=0)
-    step = make_step(args, model)
-    rates = measure(args, step)
+    step = make_step(args, model, device)
+    rates = measure(args, step, device)
     if args.profiler:
         profile(args, step)
     report(args, rates, float(bf.consensus_distance(model)))

@@ -20,6 +20,7 @@ from bluecomm import (
     allreduce,
     broadcast_object,
     init,
+    local_device,
     local_size,
     rank,
     size,
@@ -99,6 +100,13 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the peers, some of gloo mpi limit (default: those that are available)",
     )
     what.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where the tensors are; cuda: on the GPU of each rank, without peers "
+        "(default: cpu)",
+    )
+    what.add_argument(
         "--write-inputs",
         action="store_true",
         help="write each input before each call, as training does, and count that "
@@ -150,11 +158,17 @@ def run(args: argparse.Namespace) -> int:
         return 2
     layout = list(current_communicator().layout.machine_of)
     cases, notes = _cases(args, layout)
+    gpu = None
+    if args.device == "cuda":
+        device = local_device()
+        if device.type == "cpu":
+            return _give_up("--device cuda: this rank sees no GPU")
+        gpu = device.index
     refusal = _refuse(args, cases, notes) if rank() == 0 else ""
     if refusal := broadcast_object(refusal):
         return _give_up(refusal)
     try:
-        results = _measure_all(args, cases, layout, notes)
+        results = _measure_all(args, cases, layout, notes, gpu)
     except UnavailablePeer as error:
         return _give_up(str(error))
     if rank() != 0:
@@ -179,6 +193,8 @@ def _refuse(
     args: argparse.Namespace, cases: Sequence[Case], notes: Sequence[str]
 ) -> str:
     """Return why the command line cannot be executed here; empty if it can."""
+    if args.device == "cuda" and args.libraries:
+        return "--libraries: the peers have no tensors on a GPU; leave the option out"
     if not cases:
         return f"nothing to measure: {'; '.join(notes)}"
     return why_not_written(args.json, args.plot, args.plot_bandwidth)
@@ -199,19 +215,35 @@ def _cases(
         for dtype in args.dtypes
         for nbytes in sizes
     ]
-    reasons = {case: case.why_not_on(layout) for case in cases}
+    reasons = {
+        case: case.why_not_on(layout) or _why_not_with(args.device, case)
+        for case in cases
+    }
     notes = [reason for reason in dict.fromkeys(reasons.values()) if reason]
     return [case for case, reason in reasons.items() if not reason], notes
 
 
+def _why_not_with(device: str, case: Case) -> str:
+    """Return why a case cannot be measured on a device; empty if it can."""
+    if device == "cuda" and case.operation.kind == "compressed_allreduce":
+        return "compressed_allreduce does not take tensors on a GPU"
+    return ""
+
+
 def _measure_all(
-    args: argparse.Namespace, cases: Sequence[Case], layout: list[int], notes: list[str]
+    args: argparse.Namespace,
+    cases: Sequence[Case],
+    layout: list[int],
+    notes: list[str],
+    gpu: int | None,
 ) -> Results:
     measurements: list[Measurement] = []
     with contextlib.ExitStack() as stack:
         versions: dict[str, str] = {}
-        peers = list(start_peers(args.libraries, cases, stack, versions, notes))
-        implementations = [*peers, Bluecomm(shared=False), Bluecomm(shared=True)]
+        implementations: list[Implementation] = [Bluecomm(shared=False, gpu=gpu)]
+        if gpu is None:
+            peers = start_peers(args.libraries, cases, stack, versions, notes)
+            implementations = [*peers, *implementations, Bluecomm(shared=True)]
         before = None
         for case in cases:
             if rank() == 0 and case.operation != before:
@@ -273,6 +305,7 @@ def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]
         "cores": len(os.sched_getaffinity(0)),
         "transport": current_communicator().world.config.transport,
         "encryption": current_communicator().world.config.encryption,
+        "device": args.device,
         "round_s": args.round_s,
         "inputs_written": args.write_inputs,
     }

@@ -30,19 +30,28 @@ from bluecomm import (
 from bluecomm.bench.operations import Case, exchange_of
 from bluecomm.bench.timing import Call, Turn, after_writing, timed
 from bluecomm.compression import MinMaxUInt8
+from bluecomm.device.runtime import current_runtime
 
 _NAME = "bench"
 
 
 class Bluecomm:
-    """Runs operations on ordinary tensors, or on tensors of ``shared_empty``."""
+    """Runs operations on ordinary tensors, those of ``shared_empty``, or of a GPU.
 
-    def __init__(self, *, shared: bool) -> None:
+    Args:
+        shared: Whether the tensors are in shared memory.
+        gpu: Number of the GPU on which they are; None for the host.
+    """
+
+    def __init__(self, *, shared: bool, gpu: int | None = None) -> None:
         self._shared = shared
+        self._gpu = gpu
 
     @property
     def name(self) -> str:
         """The name in the results."""
+        if self._gpu is not None:
+            return "bluecomm, cuda"
         return "bluecomm, shared" if self._shared else "bluecomm"
 
     def prepare(self, case: Case) -> Turn | None:
@@ -51,11 +60,19 @@ class Bluecomm:
         if case.operation.is_one_sided and self._shared:
             return None  # a window has its own memory
         blocks = size() if kind == "allgather" else 1
-        make = shared_empty if self._shared else torch.empty
         # Zeros stay zeros under repeated sums. Writing them allocates the pages.
-        tensor = make(case.count // blocks, dtype=case.dtype).fill_(0)
+        tensor = self._empty(case.count // blocks, case.dtype).fill_(0)
         call = _CALLS[kind](tensor, case.operation.in_place)
-        return timed(after_writing(tensor, call) if case.is_written else call)
+        if case.is_written:
+            call = after_writing(tensor, call)
+        if self._gpu is None:
+            return timed(call)
+        return timed(call, lambda: tensor[:1].cpu())  # waits for the GPU
+
+    def _empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        if self._gpu is not None:
+            return current_runtime().empty((count,), dtype, self._gpu)
+        return (shared_empty if self._shared else torch.empty)(count, dtype=dtype)
 
 
 def _allreduce(tensor: torch.Tensor, in_place: bool) -> Call:

@@ -25,6 +25,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     MPI: {"color": "#CC79A7", "marker": "D"},
     "deepspeed": {"color": "#009E73", "marker": "^"},
     "bluecomm": {"color": "#56B4E9", "marker": "o"},
+    "bluecomm, cuda": {"color": "#009E73", "marker": "o"},
     "bluecomm, shared": {"color": "#0072B2", "marker": "o", "linewidth": 2.2},
     "bf.allreduce_": {"color": "#56B4E9", "linestyle": ":"},
     "bf.allreduce_, shared": {"color": "#0072B2", "linestyle": ":"},

@@ -44,14 +44,15 @@ def after_writing(tensor: torch.Tensor, call: Call) -> Call:
     return write_and_call
 
 
-def timed(call: Call) -> Turn:
-    """Return the turn that repeats a call."""
+def timed(call: Call, end: Call = lambda: None) -> Turn:
+    """Return the turn that repeats a call, and waits for the results by ``end``."""
 
     def turn(repeats: int) -> float:
         barrier()
         start = time.perf_counter()
         for _ in range(repeats):
             call()
+        end()
         return (time.perf_counter() - start) / repeats
 
     return turn
