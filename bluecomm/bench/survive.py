@@ -273,7 +273,7 @@ def _outcome(
         effort = effort.lasting(args.load_s)
     elif fault.action == "detach":
         fault = dataclasses.replace(fault, seconds=args.detached_s)
-        effort = effort.lasting(args.detached_s + _ATTACHED_S)
+        effort = effort.with_steps_for(args.detached_s + _ATTACHED_S)
         options = ("--job-name", JOB_NAME)
     command = with_bfrun(label, transport, fault.ranks, options=options)
     found = judge(run_job(command, fault, effort), fault, expected)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bluecomm.bench.survival.faults import BY_NAME
+from bluecomm.bench.survival.faults import BY_NAME, NONE
 from bluecomm.bench.survival.goodput import Kills, measure_goodput
 from bluecomm.bench.survival.job import JOB_NAME, JobEffort, run_job, with_bfrun
 from bluecomm.bench.survival.joins import RANKS, measure_join
@@ -24,6 +24,17 @@ def test_no_line_is_lost_while_another_bfrun_attaches():
     record = run_job(command, fault, EFFORT)
     found = judge(record, fault, {number: float(number) for number in range(205)})
     assert found.goes_on, (found, record)
+
+
+def test_ranks_that_train_by_the_clock_stop_at_the_same_step():
+    fault = dataclasses.replace(NONE, ranks=2)
+    record = run_job(with_bfrun(NAME, "shm", 2), fault, EFFORT.lasting(0.5))
+    last = {log.steps[-1].number for log in record.logs}
+    assert len(record.logs) == 2
+    assert len(last) == 1
+    found = judge(record, fault, {n: float(n) for n in range(max(last) + 1)})
+    assert found.exit_code == 0
+    assert (found.lost_steps, found.double_steps, found.excluded) == (0, 0, 0)
 
 
 def test_ranks_that_are_killed_come_back():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -48,10 +49,12 @@ class JobEffort:
 
     Attributes:
         before: Steps before the fault.
-        after: Steps after it; 0 to let newcomers join, until ``ObservedJob.end``.
+        after: Steps after it; 0 if the job trains until ``ObservedJob.end``.
         step_ms: Milliseconds of the emulated forward and backward pass of a step.
         layers: The model, such as ``4x1M``.
         save_every: Steps from one checkpoint of DDP to the next; 0 for none.
+        seconds: With ``after=0``, seconds after the fault until ``run_job`` ends the
+            job; 0 for a job that newcomers join and its caller ends.
     """
 
     before: int
@@ -59,14 +62,27 @@ class JobEffort:
     step_ms: float
     layers: str
     save_every: int = 0
+    seconds: float = 0.0
 
     @property
     def steps(self) -> int:
         """Number of steps of each rank; 0 if the job trains until it is ended."""
         return self.before + self.after if self.after else 0
 
+    @property
+    def admits_newcomers(self) -> bool:
+        """Whether lost ranks that are back join the job."""
+        return not (self.steps or self.seconds)
+
     def lasting(self, seconds: float) -> JobEffort:
-        """Return the effort with steps for so many seconds after the fault."""
+        """Return the effort with so many seconds after the fault, by the clock."""
+        return dataclasses.replace(self, after=0, seconds=seconds)
+
+    def with_steps_for(self, seconds: float) -> JobEffort:
+        """Return the effort with steps after the fault that take so many seconds.
+
+        It has a number of steps, and lasts longer where steps exceed ``step_ms``.
+        """
         steps = round(seconds / (1e-3 * self.step_ms))
         return dataclasses.replace(self, after=max(1, steps))
 
@@ -140,6 +156,7 @@ class ObservedJob:
             late_s=fault.seconds,
             prints=fault.action == "detach",
             save_every=effort.save_every,
+            admits_newcomers=effort.admits_newcomers,
         )
         own = {MARK: self._mark, "TMPDIR": str(self._folder), "OMP_NUM_THREADS": "1"}
         self._outputs: list[Path] = []
@@ -223,8 +240,25 @@ class ObservedJob:
 
     def wait(self) -> int | None:
         """Return the exit code, or ``None`` if the job has made no step for long."""
+        return self._wait(notice_s=math.inf)
+
+    def end(self, after_s: float = 0.0) -> int | None:
+        """End a job without a number of steps, and return what ``wait`` does.
+
+        The launcher gets notice, so all ranks stop at the same step.
+
+        Args:
+            after_s: Seconds until the notice.
+        """
+        return self._wait(notice_s=after_s)
+
+    def _wait(self, notice_s: float) -> int | None:
         size, until = -1, 0.0
+        due = time.monotonic() + notice_s
         while True:
+            if time.monotonic() >= due:
+                self._process.send_signal(signal.SIGUSR1)
+                due = math.inf
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(1.0)
             before, size = (
@@ -236,11 +270,6 @@ class ObservedJob:
                 until = now + _SILENT_S
             elif now > until:
                 return None
-
-    def end(self) -> int | None:
-        """End a job whose newcomers join, and return its exit code."""
-        self._process.send_signal(signal.SIGUSR1)
-        return self.wait()
 
     def detach(self, seconds: float) -> None:
         """Kill bfrun, and let another one attach to the job after some time."""
@@ -318,7 +347,7 @@ def run_job(
         if fault.action == "detach":
             job.detach(fault.seconds)
         cause(fault, job.pids(), stack.callback)
-        code = job.wait()
+        code = job.end(effort.seconds) if effort.seconds else job.wait()
         stack.close()
         return job.record(fault_ns, code)
 

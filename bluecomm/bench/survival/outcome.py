@@ -76,7 +76,7 @@ class JobRecord:
     Attributes:
         label: Label of the contender.
         transport: Transport between the ranks.
-        steps: Steps that each rank had to do.
+        steps: Steps that each rank had to do; 0 if they had to stop at the same one.
         logs: The step logs.
         fault_ns: Time of the fault, on the clock of the logs.
         gone: Ranks that other ranks have reported as lost.
@@ -106,10 +106,11 @@ def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Out
     """
     hit = set(fault.victims) if not fault.spares_all else set()
     survivors = [log for log in record.logs if log.rank not in hit]
+    wanted = _wanted(survivors, record)
     excluded = [
         log.rank
         for log in survivors
-        if log.rank in record.gone or not _has_finished(log, record.steps)
+        if log.rank in record.gone or not _has_finished(log, wanted)
     ]
     if record.label.partition(":")[0] in _FORGETFUL:
         expected = {
@@ -118,7 +119,7 @@ def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Out
     lost = double = 0
     drift = 0.0
     for log in survivors:
-        missing, again, off = _account(log.steps, record.steps, expected)
+        missing, again, off = _account(log.steps, wanted, expected)
         lost, double, drift = lost + missing, double + again, max(drift, off)
     step_ms = _step_ms(survivors, record.fault_ns)
     return Outcome(
@@ -136,6 +137,12 @@ def judge(record: JobRecord, fault: Fault, expected: Mapping[int, float]) -> Out
         left=record.left,
         lines_lost=record.lines_lost,
     )
+
+
+def _wanted(survivors: Sequence[StepLog], record: JobRecord) -> int:
+    """Return the number of steps that each survivor had to do."""
+    done = (step.number for log in survivors for step in log.steps)
+    return record.steps or max(done, default=0)
 
 
 def _has_finished(log: StepLog, steps: int) -> bool:
@@ -181,8 +188,9 @@ def longest_gap_ms(logs: Sequence[StepLog], record: JobRecord) -> float:
 
     The first rank to finish ends the measurement, because its end changes the graph.
     """
+    wanted = _wanted(logs, record)
     last = [log.steps[-1] for log in logs if log.steps]
-    finished = [step.end_ns for step in last if step.number >= record.steps]
+    finished = [step.end_ns for step in last if step.number >= wanted]
     until_ns = min(finished, default=max((step.end_ns for step in last), default=0))
     gaps = [
         (min(later.end_ns, until_ns) - earlier.end_ns) / 1e6

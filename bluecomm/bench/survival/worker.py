@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -38,12 +39,13 @@ class Work:
     Attributes:
         folder: Folder of the job's logs.
         label: Label of the contender.
-        steps: Number of steps; 0 to let newcomers join, until SIGUSR1 to the launcher.
+        steps: Number of steps; 0 to train until SIGUSR1 to the launcher.
         step_ms: Milliseconds of the emulated forward and backward pass.
         layers: The model, such as ``4x1M``.
         late_s: Seconds by which SIGUSR1 prolongs the step in which it comes.
         prints: Whether each rank prints the number of each step.
         save_every: Steps from one checkpoint of DDP to the next; 0 for none.
+        admits_newcomers: Whether lost ranks that are back join; needs ``steps=0``.
     """
 
     folder: str
@@ -54,6 +56,7 @@ class Work:
     late_s: float = 0.0
     prints: bool = False
     save_every: int = 0
+    admits_newcomers: bool = False
 
     def command(self) -> list[str]:
         """Return the arguments of the interpreter that run this module."""
@@ -99,11 +102,11 @@ def main() -> None:
     init()
     trainer = Trainer(current_communicator(), {}, make_model, _make_optimizer)
     training = trainer.start(Contender.parse(work.label))
-    if work.steps:
+    if work.admits_newcomers:
+        _train_with_newcomers(work, models[0], training)
+    else:
         signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(work.late_s))
         _train(work, _Log(work, models[0]), training.step)
-    else:
-        _train_with_newcomers(work, models[0], training)
     training.finish()
     lost = [event.rank for event in elastic.events() if event.kind == "lost"]
     path = Path(work.folder) / f"{os.environ['RANK']}.gone"
@@ -111,9 +114,12 @@ def main() -> None:
 
 
 def _train(work: Work, log: _Log, step: Callable[[], None]) -> None:
-    for number in range(1, work.steps + 1):
+    """Train for a number of steps, or until the launcher gives notice."""
+    for number in itertools.count(1):
         step()
         log.note(number)
+        if number == work.steps or (not work.steps and elastic.should_stop()):
+            break
     log.close()
 
 

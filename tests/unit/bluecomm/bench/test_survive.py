@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
 
 import pytest
 
 from bluecomm.bench.__main__ import main
+from bluecomm.bench.survival import step_log
 from bluecomm.bench.survival.faults import BY_NAME, NONE
 from bluecomm.bench.survival.goodput import (
     Goodput,
@@ -16,7 +18,7 @@ from bluecomm.bench.survival.goodput import (
     progress_per_s,
     rank_steps_per_s,
 )
-from bluecomm.bench.survival.job import Command, JobEffort
+from bluecomm.bench.survival.job import Command, JobEffort, run_job
 from bluecomm.bench.survival.joins import HOSTS, JoinPause, judge_join
 from bluecomm.bench.survival.leftovers import count_left
 from bluecomm.bench.survival.outcome import JobRecord, expected_values, judge
@@ -202,10 +204,59 @@ def test_the_last_process_of_a_rank_is_the_one_that_began_last(tmp_path):
     assert [log.pid for log in read_logs(tmp_path)] == [7, 2]
 
 
-def test_a_job_lasts_for_some_seconds_or_until_it_is_ended():
+def test_a_job_has_a_number_of_steps_or_is_ended():
     effort = JobEffort(before=20, after=60, step_ms=50.0, layers="4x1M")
-    assert effort.lasting(3600).steps == 20 + 72_000
-    assert dataclasses.replace(effort, after=0).steps == 0
+    assert effort.with_steps_for(3600).steps == 20 + 72_000
+    assert not effort.admits_newcomers
+    assert effort.lasting(3600).steps == 0
+    assert not effort.lasting(3600).admits_newcomers
+    open_ended = dataclasses.replace(effort, after=0)
+    assert (open_ended.steps, open_ended.admits_newcomers) == (0, True)
+
+
+# Two ranks in one process, which train until SIGUSR1, and forever without it.
+UNTIL_NOTICE = """
+import json, pathlib, runpy, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+work = json.loads(sys.argv[-1])
+assert work["steps"] == 0 and not work["admits_newcomers"]
+writer = runpy.run_path(sys.argv[1])["StepWriter"]
+writers = [writer(pathlib.Path(work["folder"]), rank) for rank in (0, 1)]
+number = 0
+while True:
+    for each in writers:
+        each.note(number, [number])
+    if signal.sigtimedwait([signal.SIGUSR1], 0.001):
+        sys.exit()
+    number += 1
+"""
+
+
+def test_a_job_that_lasts_by_the_clock_ends_by_a_notice():
+    launcher = [sys.executable, "-c", UNTIL_NOTICE, step_log.__file__]
+    command = Command("d2", "shm", launcher, {})
+    fault = dataclasses.replace(NONE, ranks=2)
+    effort = JobEffort(before=5, after=60, step_ms=50.0, layers="4x1M")
+    found = run_job(command, fault, effort.lasting(0.1))
+    assert (found.exit_code, found.steps) == (0, 0)
+    outcome = judge(found, fault, {})
+    assert (outcome.lost_steps, outcome.excluded) == (0, 0)
+
+
+def test_ranks_must_reach_the_last_step_of_any_survivor_after_a_notice():
+    load = BY_NAME["load"]
+    logs = [log(rank, EVEN) for rank in range(3)]
+    changes = {"steps": 0, "gone": ()}
+    found = judge(record(*logs, log(3, EVEN), **changes), load, EXPECTED)
+    assert (found.lost_steps, found.excluded) == (0, 0)
+    found = judge(record(*logs, log(3, EVEN[:-1]), **changes), load, EXPECTED)
+    assert (found.lost_steps, found.excluded) == (1, 1)
+    # The first rank at the last step ends the measurement of gaps.
+    late = [*EVEN[:-1], EVEN[-1] + 700]
+    found = judge(record(*logs, log(3, late), **changes), load, EXPECTED)
+    assert found.gap_ms == pytest.approx(0)
+    silent = [StepLog(rank, 100 + rank, ()) for rank in range(4)]
+    assert judge(record(*silent, **changes), load, EXPECTED).excluded == 4
 
 
 def test_expected_values_are_those_of_all_ranks():
