@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import datetime
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -14,6 +13,7 @@ import bluecomm
 from bfrun.wording import count as count_of
 from bluecomm import algorithm_names
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
+from bluecomm.bench.ending import exit_at_sigterm
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.survival import torchft
 from bluecomm.bench.survival.faults import BY_NAME, FAULTS, NONE, Fault
@@ -197,8 +197,7 @@ def run(args: argparse.Namespace) -> int:
     if refusal:
         print(f"survive: {refusal}", file=sys.stderr)
         return 2
-    # The jobs end with this process.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    exit_at_sigterm()
     names = names_that_survive_losses()
     by_name = [(Contender.parse(one).name, one) for one in args.algorithms]
     covered = [

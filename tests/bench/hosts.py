@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bluecomm.bench.ending import exit_at_sigterm
 from tests.support.cluster import Cluster, make_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ def main() -> int:
     )
     parser.add_argument("bench", nargs="+", help="arguments of bluecomm.bench")
     args = parser.parse_args()
+    exit_at_sigterm()
     with (
         tempfile.TemporaryDirectory(prefix="bluecomm-hosts-") as folder,
         make_cluster(Path(folder), args.hosts) as cluster,

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from bluecomm.bench.arguments import count
+from bluecomm.bench.ending import exit_at_sigterm
 from bluecomm.bench.survival.joins import LAYERS, RANKS, JoinPause, measure_join
 from bluecomm.bench.survival.report import SurvivalReport
 from tests.bench.survive import EFFORT, about, add_rate, on_hosts, shaped_cluster
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     add_rate(parser)
     args = parser.parse_args()
+    exit_at_sigterm()
     effort = dataclasses.replace(EFFORT, layers=args.layers)
     load = os.getloadavg()[0]
     joins: list[JoinPause] = []

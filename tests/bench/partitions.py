@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bluecomm.bench.arguments import positive
+from bluecomm.bench.ending import exit_at_sigterm
 from bluecomm.bench.terminal import show_table
 from tests.bench.survive import add_rate, shaped_cluster
 from tests.support.cluster import Cluster
@@ -79,6 +80,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     add_rate(parser)
     args = parser.parse_args()
+    exit_at_sigterm()
     load = os.getloadavg()[0]
     with shaped_cluster(2, args.rate) as cluster:
         found = _measure(cluster, args.seconds)

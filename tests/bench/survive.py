@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bluecomm.bench.arguments import add_outputs, positive
+from bluecomm.bench.ending import exit_at_sigterm
 from bluecomm.bench.survival.faults import BY_NAME, ON_HOSTS, Fault
 from bluecomm.bench.survival.job import Command, JobEffort, run_job
 from bluecomm.bench.survival.joins import HOSTS
@@ -54,6 +55,7 @@ def main() -> int:
     )
     add_outputs(parser, "the gaps by fault")
     args = parser.parse_args()
+    exit_at_sigterm()
     load = os.getloadavg()[0]
     outcomes = []
     for fault in (BY_NAME[name] for name in args.faults):

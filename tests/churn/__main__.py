@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bluecomm.bench.ending import exit_at_sigterm
 from tests.churn import gaps
 from tests.churn.job import ChurnJob, running
 from tests.churn.report import Churned, draw, page
@@ -66,8 +66,7 @@ def main() -> int:
         print(f"churn: no hosts: {reason}", file=sys.stderr)
         return 2
     args.folder.mkdir(parents=True, exist_ok=True)
-    # The job ends with this process.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    exit_at_sigterm()
     load = os.getloadavg()[0]
     jobs = [_churn(args, algorithm) for algorithm in args.algorithms]
     about = (

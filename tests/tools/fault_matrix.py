@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from bluecomm import algorithm_names
+from bluecomm.bench.ending import exit_at_sigterm
 from bluecomm.optim.registry import names_that_survive_losses
 from tests.support.cluster import Cluster, make_cluster, reason_for_no_hosts
 from tests.support.fault_matrix import BY_NAME, SCENARIOS, covered, run_scenario
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--places", nargs="+", choices=PLACES, default=PLACES)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    exit_at_sigterm()
     reason = reason_for_no_hosts() if "hosts" in args.places else None
     results: dict[tuple[str, str, str], str] = {}
     start = time.monotonic()
