@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
+
+
+class Pieces(NamedTuple):
+    """Where the codes of several pieces lie in flat memory.
+
+    Attributes:
+        share: Number of values of a piece, at least 1; the last one has what is left.
+        stride: Bytes from the beginning of a piece to that of the next one.
+        offset: Bytes before the code of each piece.
+    """
+
+    share: int
+    stride: int
+    offset: int = 0
 
 
 class Codec(abc.ABC):
@@ -113,6 +129,75 @@ class Codec(abc.ABC):
         for one in encoded:
             self.add(one, total)
         into.detach().add_(total.div_(len(encoded)).mul_(alpha))
+
+    def encode_pieces(
+        self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> bool:
+        """Encode the pieces of values one by one; see ``encode``.
+
+        Codecs may do it in one call, which takes less time.
+
+        Args:
+            values: The values of all pieces; shape ``(count,)``.
+            into: Where the bytes go.
+            layout: The pieces.
+        """
+        well = True
+        for piece, code in self._pieces(values, into, layout):
+            well &= self.encode(piece, code)
+        return well
+
+    def decode_pieces(
+        self, encoded: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> None:
+        """Decode what ``encode_pieces`` has written; see ``decode``."""
+        for piece, code in self._pieces(into, encoded, layout):
+            self.decode(code, piece)
+
+    def combine(
+        self,
+        encoded: torch.Tensor,
+        count: int,
+        divisor: int,
+        into: torch.Tensor,
+        layout: Pieces,
+    ) -> bool:
+        """Encode the sum of several codes, divided by a number.
+
+        The sum is formed in float32, in the order of the codes.
+
+        Args:
+            encoded: The codes of ``count`` values each, one per stride of the layout.
+            count: Number of values, at least 1.
+            divisor: What the sum is divided by.
+            into: Where the bytes go; shape
+                ``(encoded_nbytes(count, torch.float32),)``.
+            layout: Where the codes lie.
+
+        Returns:
+            What ``encode`` returns.
+        """
+        total = torch.empty(count, dtype=torch.float32, device=encoded.device)
+        nbytes = self.encoded_nbytes(count, torch.float32)
+        for number, message in enumerate(encoded.view(-1, layout.stride)):
+            code = message[layout.offset : layout.offset + nbytes]
+            if number:
+                self.add(code, total)
+            else:
+                self.decode(code, total)
+        if divisor != 1:
+            total /= divisor
+        return self.encode(total, into)
+
+    def _pieces(
+        self, values: torch.Tensor, codes: torch.Tensor, layout: Pieces
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the values and the code of each piece."""
+        for number, piece in enumerate(torch.split(values, layout.share)):
+            start = number * layout.stride + layout.offset
+            nbytes = self.encoded_nbytes(piece.numel(), values.dtype)
+            if piece.numel():
+                yield piece, codes[start : start + nbytes]
 
     def __repr__(self) -> str:
         given = ", ".join(

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import torch
 
-from bluecomm.compression.codec import Codec
+from bluecomm.compression.codec import Codec, Pieces
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 from bluecomm.compression.kernels.layout import stride_of
 
@@ -44,7 +44,7 @@ class MinMaxUInt8(Codec):
     whose highest level float32 cannot hold, such as a single 1e30.
 
     The first codec of a process loads Numba and compiles the loops, which takes about
-    two seconds. ``torch.get_num_threads()`` threads encode and decode.
+    five seconds. ``torch.get_num_threads()`` threads encode and decode.
 
     Args:
         chunk: Number of values in a chunk; the last one may have fewer.
@@ -106,6 +106,70 @@ class MinMaxUInt8(Codec):
             return
         self._check("add", into, encoded)
         self._run("add", encoded, into.detach(), into.dtype, alpha)
+
+    def encode_pieces(
+        self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> bool:
+        """Encode pieces in one call; see ``Codec.encode_pieces``."""
+        if not self._takes_pieces(values, layout):
+            return super().encode_pieces(values, into, layout)
+        share, stride, offset = layout
+        count = -(-values.numel() // share)
+        return self._kernels.check(
+            "encode_pieces",
+            count,
+            values.detach(),
+            into,
+            share,
+            stride,
+            offset,
+            self.chunk,
+        )
+
+    def decode_pieces(
+        self, encoded: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> None:
+        """Decode pieces in one call; see ``Codec.decode_pieces``."""
+        if layout.offset or not self._takes_pieces(into, layout):
+            super().decode_pieces(encoded, into, layout)
+            return
+        share, stride, _ = layout
+        count = -(-into.numel() // share)
+        self._kernels.run(
+            "decode_pieces", count, encoded, into.detach(), share, stride, self.chunk
+        )
+
+    def combine(
+        self,
+        encoded: torch.Tensor,
+        count: int,
+        divisor: int,
+        into: torch.Tensor,
+        layout: Pieces,
+    ) -> bool:
+        """Add codes and encode the result in one call; see ``Codec.combine``."""
+        if encoded.is_cuda:
+            return super().combine(encoded, count, divisor, into, layout)
+        rows = encoded.numel() // layout.stride
+        return self._kernels.check(
+            "combine",
+            -(-count // self.chunk),
+            encoded,
+            into,
+            rows,
+            layout.stride,
+            layout.offset,
+            count,
+            float(divisor),
+            self.chunk,
+        )
+
+    def _takes_pieces(self, values: torch.Tensor, layout: Pieces) -> bool:
+        """Return whether one call for all pieces is possible, and the faster way."""
+        # A call shares pieces out among threads, and not their chunks.
+        pieces = -(-values.numel() // layout.share)
+        is_shared = layout.share <= self.chunk or torch.get_num_threads() <= pieces
+        return is_shared and not values.is_cuda and values.dtype == torch.float32
 
     def _run(
         self,

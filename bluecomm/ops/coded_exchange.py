@@ -8,12 +8,13 @@ all ranks get the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.compression.codec import Pieces
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.refusal import Operation, is_marked, refuse
 from bluecomm.ops.start import start_gather
@@ -72,6 +73,7 @@ class CodedExchange:
         self._codec = codec
         self._feedback = feedback
         self._counts, self._nbytes = pieces_of(numel, codec, comm.size)
+        self._share = max(1, self._counts[0])
         self._head_nbytes = head_nbytes
         self._head = -(-head_nbytes // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
         # Operations in shared memory read these without a copy.
@@ -89,6 +91,9 @@ class CodedExchange:
         Returns:
             Whether all of them are finite.
         """
+        if self._feedback is None:
+            layout = Pieces(self._share, self._lengths[0], self._head)
+            return self._codec.encode_pieces(values.float(), self._sent, layout)
         are_finite = True
         pieces = torch.split(values, self._counts)
         messages = torch.split(self._sent, self._lengths)
@@ -147,7 +152,8 @@ class CodedExchange:
             number = divisor(heads)
             if not number:
                 return DoneHandle(None)
-            self._combine(messages, number)
+            # All are about the same piece, so they have the same length.
+            self._combine(received[0].view(self._comm.size, -1), number)
             self._has_second_half = True
             second = start_gather(
                 self._comm,
@@ -189,10 +195,15 @@ class CodedExchange:
         if not self._has_second_half and not is_marked(error):
             refuse(self._comm, [self.second_operation], error)
 
-    def _combine(self, messages: Sequence[torch.Tensor], divisor: int) -> None:
+    def _combine(self, messages: torch.Tensor, divisor: int) -> None:
         """Encode the sum of this rank's pieces over the divisor."""
         count = self._counts[self._comm.rank]
         if not count:
+            return
+        if self._feedback is None:
+            layout = Pieces(count, messages.shape[1], self._head)
+            flat = messages.view(-1)
+            self._codec.combine(flat, count, divisor, self._own_codes, layout)
             return
         total = torch.empty(count, dtype=torch.float32)
         for number, message in enumerate(messages):
@@ -207,17 +218,12 @@ class CodedExchange:
 
     def _decode(self, codes: torch.Tensor, into: torch.Tensor) -> None:
         """Decode the results of all owners."""
-        pieces = torch.split(into, self._counts)
-        parts = torch.split(codes, self._nbytes)
-        for piece, part in zip(pieces, parts, strict=True):
-            if not piece.numel():
-                continue
-            if piece.dtype == torch.float32:
-                self._codec.decode(part, piece)
-            else:
-                decoded = torch.empty(piece.shape, dtype=torch.float32)
-                self._codec.decode(part, decoded)
-                piece.copy_(decoded)
+        is_float32 = into.dtype == torch.float32
+        decoded = into if is_float32 else torch.empty(into.shape, dtype=torch.float32)
+        layout = Pieces(self._share, self._nbytes[0])
+        self._codec.decode_pieces(codes, decoded, layout)
+        if not is_float32:
+            into.copy_(decoded)
 
     def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; return whether they are finite.

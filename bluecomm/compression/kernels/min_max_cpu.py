@@ -56,6 +56,15 @@ def encode(values, out, ranges, chunk, first, end):  # type: ignore[no-untyped-d
     return finite
 
 
+@compiled("boolean(float32[::1], uint8[::1])")
+def _encode_chunk(values, out):  # type: ignore[no-untyped-def]
+    """Encode one chunk with its head, and return whether all is finite."""
+    ranges = np.empty(2, np.float32)
+    finite = encode(values, out, ranges, values.size, 0, 1)
+    out[:8].view(np.float32)[:] = ranges
+    return finite
+
+
 @compiled("void(uint8[::1], float32[::1], float32[::1], int64, int64, int64)")
 def decode(data, into, ranges, chunk, first, end):  # type: ignore[no-untyped-def]
     """Decode the chunks ``first`` to ``end``; ``ranges`` comes from their heads."""
@@ -83,3 +92,69 @@ def add(data, into, ranges, chunk, alpha, first, end):  # type: ignore[no-untype
         for k in range(part.size):
             value = _value_of(code[k], scale, upper)
             part[k] = np.float32(part[k] + np.float32(alpha * value))
+
+
+@compiled("boolean(float32[::1], uint8[::1], int64, int64, int64, int64, int64, int64)")
+def encode_pieces(  # type: ignore[no-untyped-def]
+    values, out, share, stride, offset, chunk, first, end
+):
+    """Encode the pieces ``first`` to ``end``, and return whether all are finite.
+
+    A piece has ``share`` values, and the last one what is left. The bytes of piece
+    ``k``, heads included, begin at ``k * stride + offset``.
+    """
+    finite = True
+    for piece in range(first, end):
+        part = values[piece * share : (piece + 1) * share]
+        start = piece * stride + offset
+        for begin in range(0, part.size, chunk):
+            some = part[begin : begin + chunk]
+            finite &= _encode_chunk(some, out[start : start + _stride_of(some.size)])
+            start += _stride_of(some.size)
+    return finite
+
+
+@compiled("void(uint8[::1], float32[::1], int64, int64, int64, int64, int64)")
+def decode_pieces(data, into, share, stride, chunk, first, end):  # type: ignore[no-untyped-def]
+    """Decode the pieces ``first`` to ``end``, which lie as for ``encode_pieces``."""
+    for piece in range(first, end):
+        part = into[piece * share : (piece + 1) * share]
+        start = piece * stride
+        for begin in range(0, part.size, chunk):
+            some = part[begin : begin + chunk]
+            code = data[start : start + _stride_of(some.size)]
+            decode(code, some, code[:8].view(np.float32), chunk, 0, 1)
+            start += _stride_of(some.size)
+
+
+@compiled(
+    "boolean(uint8[::1], uint8[::1], int64, int64, int64, int64, float32, int64, "
+    "int64, int64)"
+)
+def combine(  # type: ignore[no-untyped-def]
+    data, out, rows, stride, offset, count, divisor, chunk, first, end
+):
+    """Add the same chunks of several codes, divide, and encode the result.
+
+    There are ``rows`` codes of ``count`` values each, ``offset`` bytes after multiples
+    of ``stride``.
+    """
+    finite = True
+    for number in range(first, end):
+        size = min(chunk, count - number * chunk)
+        nbytes = _stride_of(size)
+        place = number * _stride_of(chunk)
+        total = np.empty(size, np.float32)
+        for row in range(rows):
+            start = row * stride + offset + place
+            code = data[start : start + nbytes]
+            ranges = code[:8].view(np.float32)
+            if row == 0:
+                decode(code, total, ranges, chunk, 0, 1)
+            else:
+                add(code, total, ranges, chunk, np.float32(1), 0, 1)
+        if divisor != 1:
+            for k in range(size):
+                total[k] = np.float32(total[k] / divisor)
+        finite &= _encode_chunk(total, out[place : place + nbytes])
+    return finite
