@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -27,6 +28,9 @@ def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
     for report in reports:
         table.add_row(*_row(report))
     console.print(table)
+    for report in reports:
+        if line := _gpus(report):
+            console.print(line, markup=False, soft_wrap=True)
     for line in _failures(reports):
         console.print(line, style="red", markup=False, soft_wrap=True)
     passed = not any(report.problems for report in reports)
@@ -57,6 +61,26 @@ def _failures(reports: Sequence[HostReport]) -> list[str]:
         for report in reports
         for problem in report.problems
     ]
+
+
+def _gpus(report: HostReport) -> str:
+    """Describe the GPUs of a host and the libraries for them; empty without GPUs."""
+    found = report.gpus
+    if not found:
+        return ""
+    where = f"host '{report.host.name}': "
+    listed = len(report.answer["gpus"])
+    if not found["names"]:
+        if not listed:
+            return ""
+        why = found["problem"] or "CUDA finds none"
+        return f"{where}{count(listed, 'GPU')}, which ranks cannot use: {why}"
+    kinds = ", ".join(
+        f"{number} x {name}" for name, number in Counter(found["names"]).items()
+    )
+    nccl = found["nccl"]
+    network = f"NCCL {nccl} over {report.nccl_network}" if nccl else "no NCCL"
+    return f"{where}{kinds}; CUDA driver {found['driver']}; {network}"
 
 
 def _row(report: HostReport) -> list[str]:

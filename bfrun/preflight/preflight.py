@@ -13,10 +13,11 @@ from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
-from bfrun.nccl_net import needed_files
+from bfrun.nccl_net import describe_nccl_net, needed_files
 from bfrun.output.streams import remark
 from bfrun.parallel import for_each
 from bfrun.plan import HostFacts
+from bfrun.preflight.gpus import nccl_interfaces
 from bfrun.preflight.probe_session import ProbeSession
 
 
@@ -30,12 +31,17 @@ class HostReport:
         problems: Problems, each with reason and remedy; empty if the host passed.
         addresses: Data addresses that every other host has reached, best first;
             empty if there is only one host.
+        gpus: What the probe has found out about GPUs, CUDA and NCCL; empty unless
+            ``--check`` asks for it.
+        nccl_network: The network that NCCL will use, likewise.
     """
 
     host: Host
     answer: Mapping[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     addresses: tuple[str, ...] = ()
+    gpus: Mapping[str, Any] = field(default_factory=dict)
+    nccl_network: str = ""
 
     @property
     def facts(self) -> HostFacts:
@@ -182,6 +188,24 @@ class _Preflight:
             cwd=self._config.cwd,
             files=needed_files(self._config),
         )
+        if self._config.check and report.answer:
+            answer = report.answer
+            report.gpus = self._ask(
+                report,
+                "gpus",
+                environment=self._environment,
+                python=answer["program"] if answer["is_python"] else None,
+            )
+            report.nccl_network = self._nccl_network(answer)
+
+    def _nccl_network(self, answer: Mapping[str, Any]) -> str:
+        """Describe the network that NCCL will use on a host."""
+        plugin = describe_nccl_net(self._environment)
+        if plugin is not None:
+            return plugin
+        names = [interface for interface, _ in answer["addresses"]]
+        chosen = nccl_interfaces(names, self._environment.get("NCCL_SOCKET_IFNAME"))
+        return ", ".join(chosen) or "no interface"
 
     def tell_slow(self, reports: Sequence[HostReport]) -> None:
         """Tell the user which hosts have not answered yet."""

@@ -29,6 +29,7 @@ main()
 FILES = (
     "probe.py",
     "preflight/__init__.py",
+    "preflight/gpus.py",
     "preflight/reach.py",
     "preflight/responder.py",
 )

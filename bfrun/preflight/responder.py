@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import Any, Dict  # noqa: UP035
 
+from bfrun.preflight.gpus import gpu_facts
 from bfrun.preflight.reach import ProbeListener, dial
 from bfrun.probe import machine_facts
 
@@ -26,6 +27,8 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:  # noqa: UP006
     what = request["do"]
     if what == "facts":
         return machine_facts(request)
+    if what == "gpus":
+        return gpu_facts(request)
     if what == "listen":
         key = bytes.fromhex(request["key"])
         return {
