@@ -10,9 +10,10 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.device.staging import HostCopy
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.reduce_op import Average
-from bluecomm.ops.refusal import Operation, told
+from bluecomm.ops.refusal import Operation, refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
@@ -30,6 +31,9 @@ class CodedGradients:
     The head of a message says whether the sender has data, and for each parameter
     whether it has a gradient. Values of all types are converted to float32 before they
     are encoded, and back after the last decoding.
+
+    Gradients on a device are encoded on the host. They are on their way there between
+    ``start`` and ``begin``.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -69,6 +73,10 @@ class CodedGradients:
                 feedback,
             )
         self._handle: Handle[Any] | None = None
+        # Gradients of a device on their way to the host, and the head of their message.
+        self._coming: tuple[HostCopy, int, torch.Tensor] | None = None
+        # Those that have come, and then the result.
+        self._on_host: torch.Tensor | None = None
         self._active = 0
         # The senders whose gradient of a parameter was not finite in the last round.
         self._not_finite: dict[int, list[int]] = {}
@@ -76,14 +84,41 @@ class CodedGradients:
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
 
-        The flat values belong to the exchange until ``finish``.
+        The flat values belong to the exchange until ``finish``. Those of a device are
+        only copied to the host; ``begin`` does the rest.
 
         Args:
             is_active: Whether this rank has data.
         """
         gradients = self._gradients
         states = gradients.flags + gradients.sparse_flags
-        self._handle = self._start(int(is_active), states)
+        if gradients.staging is None:
+            self._handle = self._start(int(is_active), states)
+        else:
+            streams = gradients.take_streams()
+            copy = gradients.staging.to_host(gradients.values, after=streams)
+            self._coming = copy, int(is_active), states
+
+    def begin(self) -> None:
+        """Start the exchange of gradients that were on a device, once they have come.
+
+        Does nothing for other gradients. If it fails, it tells the other ranks.
+
+        Raises:
+            CommunicationTimeout: The device has not computed them in time.
+            BluecommError: Work that the program has started on the device failed.
+        """
+        if self._coming is None:
+            return
+        (copy, active, states), self._coming = self._coming, None
+        limit_s = self._comm.world.config.operation_timeout_s
+        try:
+            copy.wait(self._bucket.name, limit_s)
+        except Exception as error:
+            refuse(self._comm, list(self.refused()), error)
+            raise
+        self._on_host = copy.values
+        self._handle = self._start(active, states)
 
     def finish(self, *, is_active: bool) -> int:
         """Wait for the exchange, and hand out the gradients if this rank has data.
@@ -98,6 +133,10 @@ class CodedGradients:
         handle, self._handle = self._handle, None
         assert handle is not None
         wait_for(handle)
+        staging, values = self._gradients.staging, self._on_host
+        if staging is not None and values is not None:
+            staging.write(self._gradients.values, values)
+            self._on_host = None
         for padding in self._paddings:
             padding.zero_()  # a NaN would reach the next round
         if is_active:
@@ -118,7 +157,12 @@ class CodedGradients:
     @property
     def is_under_way(self) -> bool:
         """Whether an exchange has been started and not been finished."""
-        return self._handle is not None
+        return self._handle is not None or self._coming is not None
+
+    @property
+    def _values(self) -> torch.Tensor:
+        """The flat gradients on the host."""
+        return self._gradients.values if self._on_host is None else self._on_host
 
     def refused(self) -> Iterator[Operation]:
         """Describe the operations of a round that is not started."""
@@ -132,7 +176,7 @@ class CodedGradients:
             states: For each parameter, the state of its gradient.
         """
         assert self._exchange is not None
-        values = self._gradients.values
+        values = self._values
         head = torch.empty(1 + len(states), dtype=torch.uint8)
         head[0] = active
         head[1:] = states
@@ -142,7 +186,7 @@ class CodedGradients:
 
     def _mark_not_finite(self, states: torch.Tensor) -> None:
         """Set the states of the dense gradients that are not finite, before a round."""
-        parts = torch.split(self._gradients.values, self._gradients.lengths)
+        parts = torch.split(self._values, self._gradients.lengths)
         for position, part in enumerate(parts):
             if states[position] != _SPARSE and not is_finite(part.float()):
                 states[position] = NOT_FINITE

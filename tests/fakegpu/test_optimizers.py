@@ -69,6 +69,7 @@ OTHERS: dict[str, Mapping[str, Any]] = {
         "overlap": 1,
         "mixing": 0.5,
     },
+    "bytegrad": {"algorithm": "bytegrad", **SMALL},
     "one_peer": {"algorithm": "neighbor_allreduce", "topology": "one_peer"},
     "two passes": {"backward_passes_per_step": 2, **SMALL},
     "uneven": {"algorithm": "local_sgd", "uneven_inputs": True},
@@ -387,7 +388,11 @@ def test_parameters_and_state_are_broadcast():
 def refuse() -> None:
     model = place(make_model())
     for options, text in (
-        ({"algorithm": "bytegrad"}, r"the algorithm bytegrad does not take parameters"),
+        (
+            {"algorithm": "bytegrad", "hierarchical": True},
+            r"the algorithm bytegrad with hierarchical=True does not take parameters",
+        ),
+        ({"algorithm": "powersgd"}, r"the algorithm powersgd does not take parameters"),
         (
             {"algorithm": "diloco", "codec": HalfCast()},
             r"diloco with codec=.* does not take parameters on a device yet, and "

@@ -31,6 +31,9 @@ class ByteGrad(GradientAveraging):
 
     Rounding errors are not carried over to later steps, so the method has no state.
 
+    Gradients on a device are copied to the host during the backward pass, and encoded
+    there at its end, which waits for the device.
+
     Args:
         hierarchical: Whether the ranks of a machine first add their gradients in full
             precision, so that only one rank of each machine encodes and sends to other
@@ -41,6 +44,7 @@ class ByteGrad(GradientAveraging):
         VLDB 2021, arXiv:2107.01499.
     """
 
+    works_on_devices = True
     works_in_backward = True
     # As in gradient_allreduce; a code is a quarter of a gradient.
     default_bucket_nbytes = 16 << 20
@@ -55,6 +59,8 @@ class ByteGrad(GradientAveraging):
 
     def __init__(self, hierarchical: bool = False) -> None:
         super().__init__()
+        # Sums of a machine are computed in flat memory of the host.
+        self.works_on_devices = not hierarchical
         self._is_hierarchical = hierarchical
         self._coded: dict[Bucket, CodedGradients] = {}
 
@@ -113,6 +119,9 @@ class ByteGrad(GradientAveraging):
         # If an exchange fails, the others end first.
         failures = Failures()
         others_active = False
+        for coded in self._coded.values():
+            with failures.kept():
+                coded.begin()
         for coded in self._coded.values():
             if not coded.is_under_way:
                 continue

@@ -3,6 +3,7 @@ import pytest
 from bluecomm.bench.prediction.methods import METHODS
 from bluecomm.compression import HalfCast
 from bluecomm.optim import Algorithm, algorithm_names, register_algorithm
+from bluecomm.optim.algorithms.bytegrad import ByteGrad
 from bluecomm.optim.algorithms.diloco import DiLoCo
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
 from bluecomm.optim.algorithms.powersgd import PowerSGD
@@ -92,6 +93,8 @@ def test_algorithms_whose_ranks_must_be_equal_do_not_train_apart():
 def test_an_algorithm_says_itself_that_it_works_on_devices():
     assert works_on_devices(GradientAllreduce())
     assert not works_on_devices(PowerSGD())  # derived from it
+    assert works_on_devices(ByteGrad())
+    assert not works_on_devices(ByteGrad(hierarchical=True))
     assert works_on_devices(DiLoCo())
     assert not works_on_devices(DiLoCo(codec=HalfCast()))
     assert {"gradient_allreduce", "neighbor_allreduce"} < set(names_on_devices())
