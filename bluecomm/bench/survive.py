@@ -206,15 +206,26 @@ def run(args: argparse.Namespace) -> int:
         if name in names and not get_algorithm(name).has_windows
     ]
     about = _about(args)
+    outcomes: list[Outcome] = []
+    costs: list[Cost] = []
+    goodputs: list[Goodput] = []
+    joins: list[JoinPause] = []
+    peers: list[PeerOutcome] = []
+    failure = None
     try:
-        outcomes = list(_outcomes(args, covered)) if args.faults else []
-        costs = list(_costs(args, covered)) if args.cost_rounds else []
-        goodputs = list(_goodputs(args, covered)) if args.goodput_every else []
-        joins = list(_joins(args, covered)) if args.join_rounds else []
-        peers = list(_peers(args)) if args.peers else []
+        # What has been measured before a failure stays in the lists.
+        if args.faults:
+            outcomes.extend(_outcomes(args, covered))
+        if args.cost_rounds:
+            costs.extend(_costs(args, covered))
+        if args.goodput_every:
+            goodputs.extend(_goodputs(args, covered))
+        if args.join_rounds:
+            joins.extend(_joins(args, covered))
+        if args.peers:
+            peers.extend(_peers(args))
     except RuntimeError as error:
-        print(f"survive: {error}", file=sys.stderr)
-        return 1
+        failure = error
     report = SurvivalReport(
         about={**about, "load_after": os.getloadavg()[0]},
         outcomes=outcomes,
@@ -229,7 +240,9 @@ def run(args: argparse.Namespace) -> int:
         report.write(args.json)
     if args.plot and outcomes:
         draw_gaps(report).savefig(args.plot)
-    return 1 if report.failures else 0
+    if failure is not None:
+        print(f"survive: the rest was not measured: {failure}", file=sys.stderr)
+    return 1 if failure is not None or report.failures else 0
 
 
 def _about(args: argparse.Namespace) -> dict[str, object]:

@@ -27,6 +27,8 @@ _COLLECTIVE = ("allreduce", "diloco", "gradient_allreduce", "local_sgd")
 # Neighbors of a victim fail later.
 _STRIDE = 3
 _SAVE_EVERY = 20
+# Restarts of all ranks that each kill may need.
+_RESTARTS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,8 @@ def measure_restarts(ranks: int, effort: JobEffort, kills: Kills) -> Goodput:
     Raises:
         RuntimeError: A job failed, or did not start again.
     """
-    command = with_torchrun(ranks, kills.count)
+    # torchrun counts a restart that fails, too.
+    command = with_torchrun(ranks, _RESTARTS * kills.count)
     effort = dataclasses.replace(effort, after=0, save_every=_SAVE_EVERY)
     return _compare(command, ranks, effort, kills)
 

@@ -346,3 +346,20 @@ def test_wrong_command_lines(capsys, monkeypatch, tmp_path):
 def test_nothing_fails_without_a_victim():
     assert not NONE.victims
     assert NONE.spares_all
+
+
+def test_what_was_measured_before_a_failure_is_reported(capsys, monkeypatch, tmp_path):
+    pace = Goodput("gradient_allreduce", "shm", 8, 8, 10.0, 9.5, 10.0, 0.9)
+
+    def fails(*arguments):
+        raise RuntimeError("rank 4 did not train again")
+
+    monkeypatch.setattr("bluecomm.bench.survive.measure_goodput", lambda *_: pace)
+    monkeypatch.setattr("bluecomm.bench.survive.measure_restarts", fails)
+    path = tmp_path / "results.json"
+    options = ["--faults", "--goodput-every", "10", "--peers", "--transports", "shm"]
+    options += ["--algorithms", "gradient_allreduce", "--json", str(path)]
+    assert main(["survive", *options]) == 1
+    assert SurvivalReport.read(path).goodputs == [pace]
+    text = "the rest was not measured: rank 4 did not train again"
+    assert text in capsys.readouterr().err
