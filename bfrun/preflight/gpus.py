@@ -14,8 +14,8 @@ from typing import Any
 
 LIMIT_S = 30.0
 
-# Runs in the interpreter of the ranks, whose packages may include NCCL, and in a process
-# of its own, which a broken driver may crash or stop.
+# Runs in the interpreter of the ranks, whose packages may include NCCL, and in a
+# process of its own, which a broken driver may crash or stop.
 _SCRIPT = r"""
 import ctypes, importlib.util, json, os
 facts = {"driver": None, "names": [], "nccl": None, "problem": None}

@@ -12,14 +12,18 @@ from bluecomm.bench.ending import exit_at_sigterm
 def test_a_program_cleans_up_before_it_ends() -> None:
     earlier = signal.getsignal(signal.SIGTERM)
     done = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            done.append("cleaned up")
+
     try:
         exit_at_sigterm()
         with pytest.raises(SystemExit, match=r"^143$"):
-            try:
-                signal.raise_signal(signal.SIGTERM)
-            finally:
-                signal.raise_signal(signal.SIGTERM)
-                done.append("cleaned up")
+            work()
     finally:
         signal.signal(signal.SIGTERM, earlier)
     assert done == ["cleaned up"]
