@@ -98,4 +98,4 @@ def test_an_algorithm_says_itself_that_it_works_on_devices():
     assert works_on_devices(DiLoCo())
     assert not works_on_devices(DiLoCo(codec=HalfCast()))
     assert {"gradient_allreduce", "neighbor_allreduce"} < set(names_on_devices())
-    assert {"async", "bytegrad", "win_put"}.isdisjoint(names_on_devices())
+    assert {"async", "powersgd", "win_put"}.isdisjoint(names_on_devices())
