@@ -11,7 +11,7 @@
 #include "bindings/fork_guard.h"
 #include "engine/engine.h"
 #include "mpi/session.h"
-#include "stream/sending_limits.h"
+#include "transport/tcp/options.h"
 
 namespace bluecomm::bindings {
 

@@ -8,8 +8,8 @@
 
 #include "common/shared_memory.h"
 #include "mpi/session.h"
-#include "stream/sending_limits.h"
 #include "transport/channel.h"
+#include "transport/tcp/options.h"
 
 namespace bluecomm::bindings {
 
