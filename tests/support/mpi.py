@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,37 +51,53 @@ def unavailable(what: str) -> NoReturn:
 @functools.cache
 def wheel(package: str) -> Path:
     """Return a folder that holds only this package of PyPI."""
-    folder = FOLDER / package
-    if not (folder / ".complete").exists():
-        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
-        # Installs it even if this environment has it already.
-        done = subprocess.run(
-            [*install, "--ignore-installed", "--prefix", str(folder), package],
-            capture_output=True,
-            text=True,
-            timeout=JOB_S,
-        )
-        if done.returncode != 0:
-            unavailable(f"pip install {package} failed: {done.stderr[-300:]}")
-        (folder / ".complete").touch()
-    return folder
+    with _incomplete(package) as folder:
+        if folder is not None:
+            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+            # Installs it even if this environment has it already.
+            done = subprocess.run(
+                [*install, "--ignore-installed", "--prefix", str(folder), package],
+                capture_output=True,
+                text=True,
+                timeout=JOB_S,
+            )
+            if done.returncode != 0:
+                unavailable(f"pip install {package} failed: {done.stderr[-300:]}")
+    return FOLDER / package
 
 
 @functools.cache
 def debian_package(package: str) -> Path:
     """Return the folder where a Debian package is unpacked without being installed."""
+    with _incomplete(package) as folder:
+        if folder is not None:
+            fetch = ["apt-get", "download", "-q", package]
+            try:
+                subprocess.run(fetch, cwd=folder, check=True, capture_output=True)
+                for file in folder.glob("*.deb"):
+                    subprocess.run(["dpkg", "-x", file, folder], check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                unavailable(f"apt-get download {package} failed: {error}")
+    return FOLDER / package
+
+
+@contextlib.contextmanager
+def _incomplete(package: str) -> Iterator[Path | None]:
+    """Hold the folder of a package, which is complete after the block.
+
+    It is ``None`` if it is complete already. Two runs of pytest may need a package at
+    once; the second one must not write to libraries that the first one has loaded.
+    """
     folder = FOLDER / package
-    if not (folder / ".complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        fetch = ["apt-get", "download", "-q", package]
-        try:
-            subprocess.run(fetch, cwd=folder, check=True, capture_output=True)
-            for file in folder.glob("*.deb"):
-                subprocess.run(["dpkg", "-x", file, folder], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            unavailable(f"apt-get download {package} failed: {error}")
-        (folder / ".complete").touch()
-    return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{package}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        mark = folder / ".complete"
+        if mark.exists():
+            yield None
+        else:
+            yield folder
+            mark.touch()
 
 
 def find_mpi(name: str) -> Mpi:
