@@ -58,19 +58,25 @@ class Sending:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._reset = weakref.finalize(self, _limit, world, _MOST_STREAMS, 0)
-        self._reset.atexit = False
+        self._reset: weakref.finalize[..., Sending] | None = None
 
     def apply(self, setting: Setting) -> None:
         """Let links send as a setting says, if it says anything about them."""
         if CHUNK_BYTES in setting:
+            if self._reset is None:
+                # Only a search that has changed the links may reset them.
+                self._reset = weakref.finalize(
+                    self, _limit, self._world, _MOST_STREAMS, 0
+                )
+                self._reset.atexit = False
             streams = int(setting.get(MAX_STREAMS, _MOST_STREAMS))
             chunk = setting[CHUNK_BYTES]
             _limit(self._world, streams, 0 if chunk == "auto" else int(chunk))
 
     def keep(self) -> None:
         """Let what was applied last hold for good."""
-        self._reset.detach()
+        if self._reset is not None:
+            self._reset.detach()
 
 
 def _limit(world: World, streams: int, chunk_nbytes: int) -> None:

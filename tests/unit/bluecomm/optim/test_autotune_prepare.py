@@ -190,6 +190,9 @@ def test_links_return_to_the_defaults_unless_a_search_keeps_a_setting():
     world = World()
     sending = Sending(world)
     sending.apply({"bucket_bytes": 1})
+    del sending
+    assert not world.limits
+    sending = Sending(world)
     sending.apply(tried)
     del sending
     assert world.limits == [(2, 32 * KIB), (16, 0)]
