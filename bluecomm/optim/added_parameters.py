@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -16,6 +15,10 @@ from torch.utils.hooks import RemovableHandle
 from bluecomm.optim import ownership
 from bluecomm.optim.local_parameters import is_local
 from bluecomm.optim.parameter_names import Models, names_in
+
+# Handles of hooks whose optimizer is gone. The garbage collector may free an optimizer
+# while torch calls the hooks, when none of them may be removed.
+_unused: list[RemovableHandle] = []
 
 
 class AddedParameters:
@@ -33,6 +36,8 @@ class AddedParameters:
         self._known = {id(p): p for _, p in names_in(models)}
         self._modules = _modules_of(models)
         self._has_changed = False
+        while _unused:
+            _unused.pop().remove()
         # torch keeps these hooks for the whole process.
         me = weakref.ref(self)
 
@@ -45,7 +50,7 @@ class AddedParameters:
             register_module_parameter_registration_hook(note),
             register_module_module_registration_hook(note),
         ]
-        weakref.finalize(self, _remove, handles)
+        weakref.finalize(self, _unused.extend, handles)
 
     def check(self, where: str) -> None:
         """Raise if a model has been given parameters that nobody exchanges.
@@ -87,8 +92,3 @@ def _is_missed(parameter: torch.Tensor) -> bool:
     if not parameter.requires_grad or is_local(parameter):
         return False
     return not any(owner.is_live for owner in ownership.owners_of([parameter]))
-
-
-def _remove(handles: Sequence[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import bluecomm as bf
 
@@ -207,6 +208,25 @@ class TestWorldOfOne:
         # The same parameter in another module.
         nn.utils.parametrize.register_parametrization(model[0], "bias", nn.Tanh())
         train(model, optimizer)
+
+    def test_an_optimizer_may_be_freed_while_a_module_is_made(self):
+        def collect(module, name, value):
+            gc.collect()
+
+        gc.disable()
+        # A hook that torch calls before those of the optimizer.
+        handle = register_module_parameter_registration_hook(collect)
+        try:
+            model = linear()
+            optimizer = wrapped(model)
+            train(model, optimizer, steps=1)
+            freed = weakref.ref(optimizer)
+            del model, optimizer
+            nn.Linear(1, 1)
+            assert freed() is None
+        finally:
+            handle.remove()
+            gc.enable()
 
     def test_a_functional_call_leaves_the_parameters_alone(self):
         model = linear()
