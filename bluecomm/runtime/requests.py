@@ -239,13 +239,13 @@ class Requests:
         self.check_usable()
         suspensions = self._suspensions
         self._waiting.add(number)
-        # Most callbacks wait for what has ended.
-        if self._completions.is_here():
-            if timeout_s is None and not self._engine.done(number):
-                self._completions.hand_over()
-        else:
-            self._waiters.add(threading.get_ident())
         try:
+            if not self._completions.is_here():
+                self._waiters.add(threading.get_ident())
+            elif not self._engine.done(number):  # most callbacks need not wait
+                self._waiters.add(threading.get_ident())
+                if timeout_s is None:
+                    self._completions.hand_over()
             limit_s = float("inf") if timeout_s is None else timeout_s
             completion = self._engine.wait(number, limit_s)
             was_suspended = self._is_suspended or self._suspensions > suspensions

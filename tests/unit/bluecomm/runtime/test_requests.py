@@ -144,6 +144,30 @@ def test_requests_that_stand_are_not_waited_for():
     assert requests._engine.waited == (2,)
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("timeout_s", [None, 5.0])
+def test_a_callback_that_waits_does_not_block_the_program(has_ended, timeout_s):
+    """Another thread, which has waited before, may start what the others wait for."""
+
+    class Waiting(Reading):
+        def done(self, number):
+            return has_ended
+
+        def wait(self, number, limit_s):
+            assert requests.is_waited_for(number)
+            return requests.blocks_program(number)
+
+    requests = make_requests(Waiting(), {})
+    handed = []
+    requests._completions = SimpleNamespace(
+        is_here=lambda: True, hand_over=lambda: handed.append(True)
+    )
+    requests._waiters.add(-1)
+    assert requests.wait(7, timeout_s) is has_ended
+    assert bool(handed) == (timeout_s is None and not has_ended)
+    assert not requests.is_waited_for(7)
+
+
 def test_memory_is_in_use_by_operations_and_window_requests():
     call = Call("barrier", "uint8", [], (100, 50), [(300, 10)], (), lambda _: None)
     kept = {1: call, 2: KeptMemory("owner", (200, 50)), 3: []}
