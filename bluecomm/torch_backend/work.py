@@ -200,7 +200,7 @@ class GroupWork(dist.Work):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._acquire(timeout_s)
-        has_ended = not self._pending
+        pending = len(self._pending)
         try:
             for staging, written in self._points:
                 staging.follow(written)
@@ -222,9 +222,11 @@ class GroupWork(dist.Work):
                     self._error = self._error or error
                 del self._pending[0]
         finally:
-            if not has_ended:
-                self._note_points()
-            self._lock.release()
+            try:
+                if len(self._pending) < pending:
+                    self._note_points()
+            finally:
+                self._lock.release()
         for entry in self._entries:
             entry.end(self._error)
         if self._error is not None:

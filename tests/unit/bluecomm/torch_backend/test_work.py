@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bluecomm.errors import CommunicationTimeout
+from bluecomm.torch_backend import work as work_module
 from bluecomm.torch_backend.work import GroupWork
 from tests.support.deadlines import DEADLINE_S
 
@@ -90,3 +91,35 @@ def test_the_future_of_a_call_that_takes_time_is_completed_by_its_end(
     handle.wait.side_effect = None
     on_finish()
     assert future.value() == [output]
+
+
+@pytest.fixture
+def staging(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """Return what copies all tensors."""
+    made = mock.Mock()
+    monkeypatch.setattr(work_module, "staging_of", lambda _: made)
+    return made
+
+
+def test_a_wait_that_times_out_has_written_nothing(staging: mock.Mock) -> None:
+    handle = mock.Mock(done=mock.Mock(return_value=False))
+    error = CommunicationTimeout("not finished")
+    handle.wait.side_effect = [error, error, None]
+    work = GroupWork([handle], [torch.ones(3)])
+    for _ in range(2):
+        with pytest.raises(CommunicationTimeout):
+            work.wait(datetime.timedelta(milliseconds=1))
+    staging.point.assert_not_called()
+    work.wait()
+    staging.follow.assert_not_called()
+    work.wait()
+    staging.point.assert_called_once()
+    staging.follow.assert_called_once_with(staging.point.return_value)
+
+
+def test_a_failure_of_the_device_blocks_no_later_wait(staging: mock.Mock) -> None:
+    staging.point.side_effect = RuntimeError("CUDA error 700")
+    work = GroupWork([mock.Mock()], [torch.ones(3)])
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        work.wait()
+    assert work.wait(datetime.timedelta(seconds=DEADLINE_S))
