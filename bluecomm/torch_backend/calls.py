@@ -88,9 +88,11 @@ class GroupCalls:
 
         Raises:
             RuntimeError: This torch does not have the backend.
+            ShutdownError: The group, which has other backends, has been destroyed.
         """
         if not self._elsewhere.names:
             return None
+        self._check_open(method)
         return self._elsewhere.method_for(method, tensors)
 
     def _check_open(self, operation: str) -> None:

@@ -85,19 +85,22 @@ def two_backends(folder: Path) -> list[Any]:
         gathered = torch.zeros(RANKS * 3, device="cpu")
         dist.all_gather_single(gathered, tensor, group=part)
         results.append(gathered.tolist())
+        group = dist.group.WORLD
         dist.destroy_process_group()
+        results.append(error_of(lambda group=group: group.allreduce([on_host])))
     return [*results, x]
 
 
 def test_each_device_has_the_backend_that_the_program_names(tmp_path):
     for found in run_ranks_on_gpus(RANKS, two_backends, tmp_path):
-        assert found[0] == found[4] == [3.0, 3.0, 3.0]
+        assert found[0] == found[5] == [3.0, 3.0, 3.0]
         assert found[1] != "GroupWork"
-        assert found[5] == "GroupWork"
+        assert found[6] == "GroupWork"
         assert found[2] == ""
-        assert "has no backend 'nccl' for cuda tensors; make the group with" in found[6]
-        assert found[3] == found[7] == [3.0] * 3 * RANKS
-        assert found[8].tolist() == [3.0] * 3  # over bluecomm
+        assert "has no backend 'nccl' for cuda tensors; make the group with" in found[7]
+        assert found[3] == found[8] == [3.0] * 3 * RANKS
+        assert all("has been destroyed" in found[index] for index in (4, 9))
+        assert found[10].tolist() == [3.0] * 3  # over bluecomm
 
 
 def train(batches: torch.Tensor, folder: Path, view: bool) -> list[torch.Tensor]:
