@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bluecomm.runtime.layout import layout_of
-
 if TYPE_CHECKING:
     from bluecomm.runtime.world import World
 
@@ -70,5 +68,5 @@ def check_own_gpu(world: World, kind: str, index: int) -> None:
 
 def _place(world: World) -> tuple[int, int]:
     """Return this rank's number on its real machine, and how many ranks are there."""
-    layout = layout_of([peer.machine for peer in world.peers])
+    layout = world.real_layout
     return layout.local_rank(world.rank), layout.local_size(world.rank)

@@ -89,9 +89,10 @@ class World(Requests):
         )
         self.notice = Notice()
         self.peers = self._meet(topology)
-        self.layout = layout_of(
-            [peer.machine for peer in self.peers], config.ranks_per_machine
-        )
+        machines = [peer.machine for peer in self.peers]
+        self.layout = layout_of(machines, config.ranks_per_machine)
+        # Of the real machines, even if the settings cut them into simulated ones.
+        self.real_layout = layout_of(machines)
         self._engine.start(
             [
                 {

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bluecomm.config import Config
+from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.own_gpu import check_own_gpu, own_gpu
 
 
@@ -12,7 +13,7 @@ def world(rank, machines, **settings):
     return SimpleNamespace(
         rank=rank,
         config=Config(**settings),
-        peers=[SimpleNamespace(machine=machine) for machine in machines],
+        real_layout=layout_of(machines),
     )
 
 
