@@ -396,8 +396,8 @@ class Engine(metaclass=_PybindType):
         """Limit the streams of each link over TCP, and set the size of chunks.
 
         Chunks go to at most `streams` streams, 1 to 16, from the next turn of a link
-        on. `chunk_nbytes` is a power of two from 64 to 256 KiB, or 0: 256 KiB on a
-        single stream and 64 KiB on several.
+        on. `chunk_nbytes` is a power of two from 64 bytes to 256 KiB, or 0: 256 KiB on
+        a single stream and 64 KiB on several.
         """
 
     def add_group(

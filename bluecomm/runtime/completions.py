@@ -19,8 +19,7 @@ Callback = Callable[[], object]
 # How long the end of a world waits for callbacks that still run.
 _CLOSE_TIMEOUT_S = 5.0
 
-
-# The attribute `completions` is what the current thread calls callbacks for, or did.
+# In a thread that calls callbacks, or has called them: `completions`, which started it.
 _current = threading.local()
 
 

@@ -168,8 +168,8 @@ class World(Requests):
 
         Args:
             streams: The most streams of a link that carry chunks, from 1 to 16.
-            chunk_nbytes: Size of chunks, a power of two from 64 to 256 KiB, or 0: 256
-                KiB on a single stream and 64 KiB on several.
+            chunk_nbytes: Size of chunks, a power of two from 64 bytes to 256 KiB, or 0:
+                256 KiB on a single stream and 64 KiB on several.
 
         Raises:
             ValueError: A value is out of its range.

@@ -26,10 +26,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def collective(kind: str) -> Callable[[_Method], _Method]:
     """Let the other ranks know of a call that a method of a group refuses.
 
-    A call whose tensors another backend of the group serves is passed on to it.
-
     The refused call takes its number, so that later calls meet the right partners, and
     the other ranks' calls of that number fail with the reason.
+
+    If another backend of the group serves the tensors, the method is not called, and
+    the call goes to that backend.
 
     Args:
         kind: The engine's name of the operation that the method starts.

@@ -67,7 +67,7 @@ class BluecommProcessGroup(  # type: ignore[misc]
             opts: Ignored; the backend has no options.
             group_name: torch's name of the group.
             group_desc: The description that the user gave.
-            device_types: Ignored; the backend serves CPUs only.
+            device_types: Ignored; the new group serves the devices of this one.
 
         Raises:
             ShutdownError: The group has been destroyed.
