@@ -197,6 +197,9 @@ class _Preflight:
                 python=answer["program"] if answer["is_python"] else None,
             )
             report.nccl_network = self._nccl_network(answer)
+            if not report.gpus:
+                # A late answer would be taken for that of the next question.
+                report.answer = {}
 
     def _nccl_network(self, answer: Mapping[str, Any]) -> str:
         """Describe the network that NCCL will use on a host."""

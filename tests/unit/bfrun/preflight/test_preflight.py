@@ -17,6 +17,7 @@ from bfrun.launch.local import LocalLauncher
 from bfrun.plan import HostFacts
 from bfrun.preflight.check import print_check, raise_failures
 from bfrun.preflight.preflight import HostReport, compare_hosts, run_preflight
+from bfrun.preflight.probe_session import ProbeSession
 
 CONFIG = LaunchConfig(command=("python", "x.py"), cwd="/job")
 
@@ -116,6 +117,24 @@ def test_a_checkout_as_current_folder_does_not_hide_the_installation(tmp_path, b
     else:
         (problem,) = found.problems
         assert f"bluecomm in {installed}/bluecomm has no native extension" in problem
+
+
+def test_a_host_that_is_silent_about_its_gpus_is_asked_nothing_more(monkeypatch):
+    ask, asked = ProbeSession.ask, []
+
+    def silent(self, what, timeout_s, **question):
+        asked.append(what)
+        if what == "gpus":
+            raise LaunchError("host 'localhost': no answer within 60 s")
+        return ask(self, what, timeout_s, **question)
+
+    monkeypatch.setattr(ProbeSession, "ask", silent)
+    hosts = [Host("localhost"), Host("127.0.0.1")]
+    config = LaunchConfig(command=(sys.executable,), cwd=os.getcwd(), check=True)
+    found = run_preflight(config, hosts, LocalLauncher(), os.environ)
+    assert [one.answer for one in found] == [{}, {}]
+    assert found[0].problems == ["no answer within 60 s"]
+    assert set(asked) == {"facts", "gpus", "end"}
 
 
 def test_host_that_was_not_reached_is_not_compared():
