@@ -61,8 +61,10 @@ def check_own_gpu(world: World, kind: str, index: int) -> None:
         raise ValueError(
             f"{kind} on rank {world.rank}: the tensor is on GPU {index}, which is that "
             f"of another rank; this rank's is GPU {number} of its machine. Call "
-            "torch.cuda.set_device(bluecomm.local_device()) first; or start the job "
-            "with bfrun --gpus-per-rank N or --share-gpus (BLUECOMM_SHARE_GPUS=1)"
+            "torch.cuda.set_device(bluecomm.local_device()) first. If the launcher "
+            "shows each rank GPUs of its own, set BLUECOMM_GPUS_PER_RANK to their "
+            "number; if ranks share GPUs, set BLUECOMM_SHARE_GPUS=1. bfrun "
+            "--gpus-per-rank N and --share-gpus do so"
         )
 
 

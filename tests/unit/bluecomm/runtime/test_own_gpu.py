@@ -47,7 +47,8 @@ def test_the_gpu_of_another_rank_is_refused():
     with pytest.raises(
         ValueError,
         match=r"allreduce on rank 3: the tensor is on GPU 0, which is that of another "
-        r"rank; this rank's is GPU 1 .*set_device\(bluecomm.local_device\(\)\)",
+        r"rank; this rank's is GPU 1 .*set_device\(bluecomm.local_device\(\)\)"
+        r".*BLUECOMM_GPUS_PER_RANK.*--share-gpus",
     ):
         check_own_gpu(world(3, "aabb"), "allreduce", 0)
     for settings in ({"share_gpus": True}, {"gpus_per_rank": 1}):
