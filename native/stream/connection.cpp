@@ -133,8 +133,10 @@ void Connection::grow(Clock::time_point now) {
   const std::size_t limit = options_.limits->streams;
   std::size_t used = limit;
   if (count_) {
+    const bool is_limited = limit < count_->used();
+    const bool chunks_wait = link_.is_blocked();
     // With fewer streams than the count tries, the rate says nothing about that number.
-    const bool blocked = count_->used() <= limit && link_.is_blocked();
+    const bool blocked = chunks_wait && !is_limited;
     if (count_->needs_update(blocked)) {
       count_->update({blocked, link_.bytes_acknowledged(), streams, link_.is_drained()},
                      now);
@@ -142,6 +144,8 @@ void Connection::grow(Clock::time_point now) {
     used = std::min(limit, count_->used());
     link_.set_single_stream(count_->is_settled() && count_->used() == 1);
     wanted = count_->wanted();
+    // The count does not learn that chunks wait.
+    if (chunks_wait && is_limited) wanted = std::max(wanted, limit);
     if (opener_) wanted = std::max(wanted, link_.streams_asked_for());
   }
   if (used != link_.in_use()) {

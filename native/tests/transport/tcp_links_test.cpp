@@ -2,8 +2,10 @@
 #include <dirent.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -144,10 +146,13 @@ void slow_down() {
 }
 
 // A peer that is reached at an address other than one's own is on another machine.
-void check_growth(int dialer) {
+void check_growth(int dialer, std::size_t limit = stream::kMaxStreams) {
+  const auto limits = std::make_shared<stream::SendingLimits>();
+  limits->streams = limit;
   Findings findings;
-  Ranks ranks(tcp_scheme([](TcpOptions& options) {
+  Ranks ranks(tcp_scheme([&](TcpOptions& options) {
                 options.streams = 0;
+                options.limits = limits;
                 options.addresses = {"127.0.0." + std::to_string(options.rank + 2)};
               }),
               2, findings);
@@ -157,14 +162,19 @@ void check_growth(int dialer) {
   }
   send_until(ranks, [&] {
     slow_down();
-    return streams_of(ranks).size() >= 4;
+    return streams_of(ranks).size() >= std::min<std::size_t>(limit, 4);
   });
+  CHECK(streams_of(ranks).size() <= limit);
   CHECK_EQ(findings.size(), 0u);
 }
 
 TEST(tcp_links, a_link_to_another_machine_grows_under_load) { check_growth(0); }
 
 TEST(tcp_links, the_end_that_did_not_dial_asks_for_growth) { check_growth(1); }
+
+TEST(tcp_links, a_link_grows_up_to_a_limit_that_was_set_before) {
+  for (const int dialer : {0, 1}) check_growth(dialer, 2);
+}
 
 TEST(tcp_links, streams_are_spread_over_the_addresses_that_answer) {
   const BlackHole hole;
