@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "common/quiet_thread.h"
@@ -20,6 +21,11 @@ constexpr std::chrono::microseconds kInterval{200};
 
 // How long suspend() waits for the thread.
 constexpr std::chrono::seconds kParkLimit{5};
+
+// What follows from each failure. The text of another rank may have it already.
+constexpr std::string_view kOutcome =
+    "; NCCL's communicator was aborted, and bluecomm makes another one only after "
+    "shutdown() and init()";
 
 // A member's facts, which rank 0 compares. The peers of an exchange follow: a bit for
 // each rank to which it sends, and one for each from which it receives.
@@ -164,9 +170,7 @@ void NcclQueue::note_failed_ticket(const Status& status) {
 void NcclQueue::fail(Status status) {
   const LockGuard lock(mutex_);
   if (failure_) return;
-  status.text +=
-      "; NCCL's communicator was aborted, and bluecomm makes another one only "
-      "after shutdown() and init()";
+  if (status.text.find(kOutcome) == std::string::npos) status.text += kOutcome;
   failure_ = std::move(status);
   changed_.notify_all();
 }

@@ -286,6 +286,16 @@ TEST(nccl_queue, gives_no_number_after_a_loss_and_says_why) {
   }
 }
 
+TEST(nccl_queue, says_once_what_follows_from_a_failure_of_another_rank) {
+  Queues queues;
+  queues.of(0).note_lost(2, "rank 2 was killed");
+  const Status told = queues.of(0).failure().value_or(Status{});
+  CHECK(told.text.starts_with("rank 2 was killed; NCCL's communicator was aborted"));
+  queues.of(1).note_failed_ticket({told.code, "allreduce 'x': " + told.text, 2});
+  const Status heard = queues.of(1).failure().value_or(Status{});
+  CHECK(heard.text == "allreduce 'x': " + told.text);
+}
+
 TEST(nccl_queue, aborts_when_an_issued_call_fails_on_another_rank) {
   Queues queues;
   queues.issue(1);
