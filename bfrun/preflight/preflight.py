@@ -31,7 +31,7 @@ class HostReport:
         problems: Problems, each with reason and remedy; empty if the host passed.
         addresses: Data addresses that every other host has reached, best first;
             empty if there is only one host.
-        gpus: What the probe has found out about GPUs, CUDA and NCCL; empty unless
+        gpus: Facts about GPUs, CUDA and NCCL from the probe; empty unless
             ``--check`` asks for it.
         nccl_network: The network that NCCL will use, likewise.
     """

@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     peers: list[PeerOutcome] = []
     failure = None
     try:
-        # What has been measured before a failure stays in the lists.
+        # If a job fails, the lists keep the results of the jobs before it.
         if args.faults:
             outcomes.extend(_outcomes(args, covered))
         if args.cost_rounds:

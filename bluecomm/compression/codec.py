@@ -169,7 +169,7 @@ class Codec(abc.ABC):
         Args:
             encoded: The codes of ``count`` values each, one per stride of the layout.
             count: Number of values, at least 1.
-            divisor: What the sum is divided by.
+            divisor: Number by which the sum is divided.
             into: Where the bytes go; shape
                 ``(encoded_nbytes(count, torch.float32),)``.
             layout: Where the codes lie.

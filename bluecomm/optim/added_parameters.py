@@ -55,8 +55,8 @@ class AddedParameters:
     def check(self, where: str) -> None:
         """Raise if a model has been given parameters that nobody exchanges.
 
-        Those of other distributed optimizers, local parameters, and those that need no
-        gradient are allowed.
+        New parameters are allowed if another distributed optimizer exchanges them, if
+        they are local, or if they need no gradient.
 
         Args:
             where: The optimizer and the rank, for the error.

@@ -75,7 +75,7 @@ class CodedGradients:
         self._handle: Handle[Any] | None = None
         # Gradients of a device on their way to the host, and the head of their message.
         self._coming: tuple[HostCopy, int, torch.Tensor] | None = None
-        # Those that have come, and then the result.
+        # The gradients once they are on the host, and later the result.
         self._on_host: torch.Tensor | None = None
         self._active = 0
         # The senders whose gradient of a parameter was not finite in the last round.
@@ -84,8 +84,8 @@ class CodedGradients:
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
 
-        The flat values belong to the exchange until ``finish``. Those of a device are
-        only copied to the host; ``begin`` does the rest.
+        The flat values belong to the exchange until ``finish``. If they are on a
+        device, this only copies them to the host; ``begin`` does the rest.
 
         Args:
             is_active: Whether this rank has data.

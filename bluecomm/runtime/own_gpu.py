@@ -1,4 +1,4 @@
-"""Which of a machine's GPUs belongs to which of its ranks."""
+"""Finds the GPU of a rank among those of its machine."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class World(Requests):
         self.peers = self._meet(topology)
         machines = [peer.machine for peer in self.peers]
         self.layout = layout_of(machines, config.ranks_per_machine)
-        # Of the real machines, even if the settings cut them into simulated ones.
+        # The real machines, also if the settings divide them into simulated ones.
         self.real_layout = layout_of(machines)
         self._engine.start(
             [

@@ -90,7 +90,7 @@ class Elsewhere:
         first = _first(tensors)
         if first is None:
             return None
-        # What tests put in place of CUDA looks like the CPU to torch.
+        # Tests use a fake GPU, whose tensors torch takes for tensors of the CPU.
         staging = staging_of(first)
         device = str(first.device) if staging is None else staging.name
         found = self.group_for(device.partition(":")[0])

@@ -80,7 +80,7 @@ def stage(
     """Return the memory on the host of a call whose tensors are on a device.
 
     Args:
-        staging: What copies them.
+        staging: Copies the tensors between the device and the host.
         source: Contiguous input, or None.
         destination: Contiguous memory of the result.
         finish: End of the call, which follows the copy of the result.
