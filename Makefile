@@ -296,9 +296,11 @@ test-gpu: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest -m gpu -o faulthandler_timeout=2000 tests/gpu
 	$(BIN)/python -m tests.gpu.speed
 
-# Each fault with each algorithm on its own, over shm, over tcp, and on two hosts.
+# Each fault with each algorithm, over shm, over tcp, and on two hosts: each on its own, or
+# SURVIVE_TOGETHER of them in each job.
+SURVIVE_TOGETHER ?= 1
 survive: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/python -m tests.tools.fault_matrix build/survive
+	$(BIN)/python -m tests.tools.fault_matrix build/survive --together $(SURVIVE_TOGETHER)
 
 # As root: the hosts are network namespaces.
 CHURN_S ?= 3600
