@@ -22,8 +22,8 @@ from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
-from bluecomm.torch_backend.elsewhere import Elsewhere
 from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
+from bluecomm.torch_backend.other_backends import OtherBackends
 from bluecomm.torch_backend.staged import Destination, stage, staging_for
 from bluecomm.torch_backend.tensors import done, spans
 from bluecomm.torch_backend.work import GroupWork, wait_for
@@ -49,7 +49,7 @@ class GroupCalls:
         self._comm = communicator
         self._timeout_s = timeout_s
         self._is_closed = False
-        self._elsewhere = Elsewhere(self)
+        self._other_backends = OtherBackends(self)
         # Threads may share a group if they take turns.
         self._counting = threading.Lock()
         self._calls = 0
@@ -90,10 +90,10 @@ class GroupCalls:
             RuntimeError: This torch does not have the backend.
             ShutdownError: The group, which has other backends, has been destroyed.
         """
-        if not self._elsewhere.names:
+        if not self._other_backends.names:
             return None
         self._check_open(method)
-        return self._elsewhere.method_for(method, tensors)
+        return self._other_backends.method_for(method, tensors)
 
     def _check_open(self, operation: str) -> None:
         """Raise if the group has been destroyed.

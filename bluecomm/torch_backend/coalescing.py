@@ -20,7 +20,7 @@ class Coalescing(GroupCalls):
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Collect the calls until ``_end_coalescing``; they start, but do not wait."""
-        if (other := self._elsewhere.group_for(device.type)) is not None:
+        if (other := self._other_backends.group_for(device.type)) is not None:
             other._start_coalescing(device)
             return
         self._collected = GroupWork([], [], self._device_limit_s)
@@ -35,7 +35,7 @@ class Coalescing(GroupCalls):
         Raises:
             RuntimeError: ``_start_coalescing`` has not been called.
         """
-        if (other := self._elsewhere.group_for(device.type)) is not None:
+        if (other := self._other_backends.group_for(device.type)) is not None:
             return other._end_coalescing(device)
         collected, self._collected = self._collected, None
         if collected is None:

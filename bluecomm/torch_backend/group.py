@@ -82,7 +82,7 @@ class BluecommProcessGroup(  # type: ignore[misc]
         share = WorldShare(self._share.communicator, is_default=False)
         store = PrefixStore(f"{name}/", self._store)
         group = BluecommProcessGroup(members, share, store, limit_s)
-        group._elsewhere.inherit(self._elsewhere)
+        group._other_backends.inherit(self._other_backends)
         group._set_group_name(name)
         group._set_group_desc(group_desc or "undefined")
         return group
@@ -96,7 +96,7 @@ class BluecommProcessGroup(  # type: ignore[misc]
         """
         if not self._is_closed:
             self._is_closed = True
-            self._elsewhere.shutdown()
+            self._other_backends.shutdown()
             self._comm.free()
             self._share.release()
 

@@ -1,4 +1,4 @@
-"""Passes calls on whose tensors are on a device that another backend serves.
+"""Passes calls on to torch's backends, if these serve the device of the tensors.
 
 A group such as ``"cpu:bluecomm,cuda:nccl"`` has a backend for each type of device, but
 torch asks one written in Python for all devices.
@@ -45,8 +45,8 @@ _OLD_NAMES = {
 }
 
 
-class Elsewhere:
-    """The backends of torch that serve some devices of a group.
+class OtherBackends:
+    """The backends of torch that serve the other devices of a group of bluecomm.
 
     Args:
         group: The group, which owns this object.
@@ -60,7 +60,7 @@ class Elsewhere:
         self._group: c10d.ProcessGroup | None = None
         self._made: set[str] = set()
 
-    def inherit(self, parent: Elsewhere) -> None:
+    def inherit(self, parent: OtherBackends) -> None:
         """Take the backends of the group from which this one is split."""
         self._names = parent.names
 
