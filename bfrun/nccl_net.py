@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from bfrun.config import LaunchConfig
@@ -75,7 +75,7 @@ def describe_nccl_net(environment: Mapping[str, str]) -> str | None:
 
 def _plugin_path() -> Path:
     # Finds the package without importing it, because that needs torch.
-    spec = importlib.util.find_spec("bluecomm")
+    spec = find_spec("bluecomm")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder).resolve() / _FILE
         if path.is_file():

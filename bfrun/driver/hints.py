@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from bfrun.config import LaunchConfig
 
@@ -48,7 +48,7 @@ def _about_python(command: Sequence[str]) -> str:
     program = shutil.which(command[0]) or command[0]
     is_python = os.path.basename(program).startswith("python")
     is_own = os.path.dirname(program) == os.path.dirname(sys.executable)
-    if not is_python or is_own or importlib.util.find_spec("bluecomm") is None:
+    if not is_python or is_own or find_spec("bluecomm") is None:
         return ""
     return (
         f"'{command[0]}' is {program}, in which bluecomm is not installed; start "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 _PICTURES = (".png", ".svg", ".pdf")
@@ -61,7 +61,7 @@ def why_not_written(results: Path | None, *pictures: Path | None) -> str:
     Call it before the measurements.
     """
     drawn = [path for path in pictures if path is not None]
-    if drawn and importlib.util.find_spec("matplotlib") is None:
+    if drawn and find_spec("matplotlib") is None:
         return f"{drawn[0]} cannot be drawn without matplotlib: pip install matplotlib"
     for path in drawn:
         if path.suffix.lower() not in _PICTURES:

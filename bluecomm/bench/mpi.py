@@ -9,7 +9,6 @@ socket while others have their turns.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +41,7 @@ _END_LIMIT_S = 10.0
 
 def why_not_here() -> str:
     """Return why MPI cannot be measured on this machine; empty if it can."""
-    if importlib.util.find_spec("mpi4py") is None:
+    if find_spec("mpi4py") is None:
         return "mpi4py is not installed"
     if find_mpirun() is None:
         return "no mpirun exists next to this Python or in PATH"

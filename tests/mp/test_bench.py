@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.bench import limit
 from bluecomm.bench.__main__ import main
 from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
@@ -22,6 +23,7 @@ from bluecomm.bench.timing import Implementation
 from bluecomm.runtime import current_communicator
 from tests.support.launch import run_bfrun
 from tests.support.ranks import run_ranks
+from tests.support.stand_in import replace_in
 
 pytestmark = pytest.mark.mp
 
@@ -207,7 +209,7 @@ def open_nothing(path: str, *arguments: object) -> int:
 def fail_to_map() -> None:
     patch = pytest.MonkeyPatch()
     if bf.rank() == 1:
-        patch.setattr("os.open", open_nothing)
+        replace_in(patch, limit, "os", open=open_nothing)
     try:
         check_that_all_are_told()
     finally:

@@ -9,6 +9,7 @@ import pytest
 
 from bfrun import files
 from bfrun.files import create_file, link_newest, make_run_folder
+from tests.support.stand_in import replace_in
 
 
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
@@ -25,8 +26,8 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_planted_run_folder_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files.secrets, "token_hex", lambda nbytes: "abc")
-    monkeypatch.setattr(files.time, "strftime", lambda how: "now")
+    replace_in(monkeypatch, files, "secrets", token_hex=lambda nbytes: "abc")
+    replace_in(monkeypatch, files, "time", strftime=lambda how: "now")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "now-abc").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
@@ -44,14 +45,13 @@ def test_a_parent_that_is_a_link_of_another_user_is_refused(
     path, folder = make_run_folder(f"{link}{end}")
     os.close(folder)
     assert os.listdir(tmp_path / "elsewhere") == [os.path.basename(path)]
-    real = os.lstat
 
     def of_somebody_else(path: str) -> os.stat_result:
-        fields = list(real(path))
+        fields = list(os.lstat(path))
         fields[4] = 12345
         return os.stat_result(fields)
 
-    monkeypatch.setattr(os, "lstat", of_somebody_else)
+    replace_in(monkeypatch, files, "os", lstat=of_somebody_else)
     with pytest.raises(PermissionError, match="a symbolic link of user 12345"):
         make_run_folder(f"{link}{end}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bfrun.cli
+from bfrun import nccl_net
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.nccl_net import describe_nccl_net, needed_files, with_nccl_net
@@ -69,7 +69,7 @@ def test_other_hosts_must_have_the_file():
 def test_a_plugin_that_is_not_built_is_an_error(tmp_path, monkeypatch):
     spec = ModuleSpec("bluecomm", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(nccl_net, "find_spec", lambda name: spec)
     with pytest.raises(
         LaunchError, match=r"libnccl-net-bluecomm.so does not exist; bui"
     ):
@@ -77,7 +77,7 @@ def test_a_plugin_that_is_not_built_is_an_error(tmp_path, monkeypatch):
 
 
 def test_without_bluecomm_it_is_an_error(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nccl_net, "find_spec", lambda name: None)
     with pytest.raises(LaunchError, match="bluecomm is not installed for this interp"):
         with_nccl_net(CONFIG, {})
 
@@ -89,7 +89,7 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
     plugin.touch()
     spec = ModuleSpec("bluecomm", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / name)]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(nccl_net, "find_spec", lambda name: spec)
     with pytest.raises(LaunchError, match="NCCL accepts no path that contains a comma"):
         with_nccl_net(CONFIG, {})
 

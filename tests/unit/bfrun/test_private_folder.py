@@ -12,6 +12,7 @@ import pytest
 
 from bfrun import private_folder
 from bfrun.private_folder import PrivateFolder, remove_abandoned
+from tests.support.stand_in import replace_in
 
 PREFIX = "bluecomm-"
 # Its child holds the lock, too.
@@ -90,16 +91,15 @@ def test_what_others_have_made_is_not_removed(parent):
 
 
 def test_a_folder_removed_before_its_lock_is_made_again(parent, monkeypatch):
-    make = tempfile.mkdtemp
     made = []
 
     def make_and_lose(**options):
-        made.append(make(**options))
+        made.append(tempfile.mkdtemp(**options))
         if len(made) == 1:
             remove_abandoned(str(parent), PREFIX)
         return made[-1]
 
-    monkeypatch.setattr(private_folder.tempfile, "mkdtemp", make_and_lose)
+    replace_in(monkeypatch, private_folder, "tempfile", mkdtemp=make_and_lose)
     folder = PrivateFolder(PREFIX)
     assert made[1:] == [folder.path]
     assert Path(folder.path).exists()

@@ -1,12 +1,14 @@
 import pytest
 
+from bfrun import silence as silence_module
 from bfrun.silence import SilenceTimer
+from tests.support.stand_in import replace_in
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("bfrun.silence.time.monotonic", lambda: now[0])
+    replace_in(monkeypatch, silence_module, "time", monotonic=lambda: now[0])
     return now
 
 

@@ -1,7 +1,6 @@
 """Tests which limits of a machine an agent reports."""
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from bfrun.agent import limits
 from bfrun.frames.agent_to_driver import HostLimit
+from tests.support.stand_in import replace_in
 
 
 def write(path: Path, text: str) -> None:
@@ -55,7 +55,7 @@ def test_limits_of_the_kernel(tmp_path):
 
 def test_the_limit_of_a_user(monkeypatch):
     monkeypatch.setattr(limits, "_is_free_of_user_limit", lambda: False)
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (300, 400))
+    replace_in(monkeypatch, limits, "resource", getrlimit=lambda which: (300, 400))
     (found,) = limits._user_limit()
     assert (found.name, found.limit, found.per_rank) == (
         f"RLIMIT_NPROC (ulimit -u) of user {os.getuid()}",
@@ -63,7 +63,7 @@ def test_the_limit_of_a_user(monkeypatch):
         1,
     )
     assert found.used > 0
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (-1, -1))
+    replace_in(monkeypatch, limits, "resource", getrlimit=lambda which: (-1, -1))
     assert [*limits._user_limit()] == []
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bfrun.agent import mpi_rank
 from bfrun.agent.mpi_rank import (
     choose_gpus,
     decode_report,
@@ -14,6 +15,7 @@ from bfrun.agent.mpi_rank import (
 )
 from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import ROOT
+from tests.support.stand_in import replace_in
 
 MARK = "--mark--"
 
@@ -51,7 +53,7 @@ def run(*command, environ=None, gpus_per_rank=0):
     ],
 )
 def test_torchs_variables_are_set(environ, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
+    replace_in(monkeypatch, mpi_rank, "os", sched_getaffinity=lambda pid: range(8))
     made = rank_environment(environ)
     assert [made[n] for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE")] == ["3", "1", "4"]
     assert (made["LOCAL_WORLD_SIZE"], made["OMP_NUM_THREADS"]) == ("2", "4")

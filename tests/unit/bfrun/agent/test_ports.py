@@ -1,5 +1,6 @@
 import socket
 
+from bfrun.agent import ports
 from bfrun.agent.ports import ephemeral_range, free_port
 
 
@@ -15,5 +16,5 @@ def test_without_the_kernels_word_the_usual_range_counts(monkeypatch):
     def refuse(path):
         raise OSError
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(ports, "open", refuse, raising=False)
     assert ephemeral_range() == (32768, 60999)

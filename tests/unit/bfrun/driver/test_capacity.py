@@ -1,16 +1,17 @@
 """Tests that bfrun refuses a job that a host cannot hold."""
 
-import resource
 from types import SimpleNamespace
 
 import pytest
 
 from bfrun.config import LaunchConfig
+from bfrun.driver import capacity
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.errors import LaunchError
 from bfrun.frames.agent_to_driver import HostLimit
 from bfrun.hosts import parse_hosts
 from bfrun.plan import make_plan
+from tests.support.stand_in import replace_in
 
 
 def check(*limits):
@@ -44,8 +45,13 @@ def test_every_limit_that_is_too_low_is_named_with_its_values():
 
 def test_room_for_logs(monkeypatch):
     now = [(256, 1000)]
-    monkeypatch.setattr(resource, "getrlimit", lambda which: now[0])
-    monkeypatch.setattr(resource, "setrlimit", lambda which, to: now.__setitem__(0, to))
+    replace_in(
+        monkeypatch,
+        capacity,
+        "resource",
+        getrlimit=lambda which: now[0],
+        setrlimit=lambda which, to: now.__setitem__(0, to),
+    )
     make_room_for_logs(1)
     assert now[0] == (256, 1000)
     make_room_for_logs(200)

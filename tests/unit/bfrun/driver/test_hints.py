@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from bfrun.config import LaunchConfig
+from bfrun.driver import hints
 from bfrun.driver.hints import hint_of
 
 EOF = ["Traceback (most recent call last):", "EOFError: EOF when reading a line"]
@@ -40,5 +41,5 @@ def test_an_interpreter_without_bluecomm(tmp_path, monkeypatch):
     )
     assert hint(NO_MODULE, sys.executable, "x.py") == ""
     assert hint(NO_MODULE, "sh", "x.sh") == ""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(hints, "find_spec", lambda name: None)
     assert hint(NO_MODULE, "python", "x.py") == ""

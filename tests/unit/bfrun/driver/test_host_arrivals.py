@@ -6,12 +6,14 @@ import threading
 import pytest
 
 from bfrun.config import LaunchConfig
+from bfrun.driver import host_arrivals
 from bfrun.driver.host_arrivals import HostArrivals, SurveyedHost
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.local import LocalLauncher
 from bfrun.plan import HostFacts, HostPlan
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.stand_in import replace_in
 
 A, B = Host("a", 1), Host("b", 2)
 KNOWN = [HostPlan(0, Host("here", 3), (), slots=3)]
@@ -316,11 +318,12 @@ def test_the_logs_of_all_hosts_of_a_group_are_counted(make_bench, monkeypatch):
 
 
 def test_a_machine_without_threads_does_not_end_the_job(bench, monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
+    class Refused(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        replace_in(patch, host_arrivals, "threading", Thread=Refused)
         bench.arrivals.begin([A], KNOWN)
     assert "host a gets no ranks: can't start new thread" in bench.said[0]
     bench.now = 10.0

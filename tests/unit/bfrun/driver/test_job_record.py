@@ -12,6 +12,7 @@ import pytest
 from bfrun.driver import job_record
 from bfrun.driver.job_record import HeldRecord, HostRecord, NoSuchJob, RunningJob
 from bfrun.errors import LaunchError
+from tests.support.stand_in import replace_in
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_new_record_that_cannot_be_written_or_locked(agent, tmp_path, monkeypa
     def refuse(fd, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(job_record.fcntl, "flock", refuse)
+    replace_in(monkeypatch, job_record, "fcntl", flock=refuse)
     descriptors = set(os.listdir("/proc/self/fd"))
     with pytest.raises(LaunchError, match="cannot be written: No locks available"):
         HeldRecord.create(make_record(agent))

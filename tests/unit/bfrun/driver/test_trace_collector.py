@@ -13,6 +13,7 @@ from bfrun.driver.trace_collector import TraceCollector
 from bfrun.errors import LaunchError
 from bfrun.frames.agent_to_driver import ClockReading, TracePiece
 from bfrun.frames.driver_to_agent import ReadClock
+from tests.support.stand_in import replace_in
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 HOSTS = {0: "a", 1: "a", 2: "b"}
@@ -29,7 +30,7 @@ def collector(tmp_path):
 def clock(monkeypatch):
     """Set the driver's clock, in nanoseconds."""
     now = [0]
-    monkeypatch.setattr(trace_collector.time, "monotonic_ns", lambda: now[0])
+    replace_in(monkeypatch, trace_collector, "time", monotonic_ns=lambda: now[0])
     return now
 
 
@@ -118,7 +119,9 @@ def test_no_trace_could_be_stored(collector, monkeypatch):
 
 
 def test_no_temporary_file_for_traces(monkeypatch, tmp_path):
-    monkeypatch.setattr(trace_collector.tempfile, "TemporaryFile", lambda **how: fail())
+    replace_in(
+        monkeypatch, trace_collector, "tempfile", TemporaryFile=lambda **how: fail()
+    )
     with pytest.raises(LaunchError, match="--timeline-filename: traces could not be"):
         TraceCollector(str(tmp_path / "t.json"), HOSTS, host_count=1)
 

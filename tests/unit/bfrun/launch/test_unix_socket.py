@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
+from bfrun.launch import unix_socket
 from bfrun.launch.unix_socket import UnixConnection, answers
+from tests.support.stand_in import replace_in
 
 
 def test_bytes_go_both_ways_without_waiting(tmp_path):
@@ -52,7 +54,7 @@ def test_a_driver_waits_while_others_are_to_be_accepted(tmp_path, monkeypatch):
         def accept(seconds):
             stack.enter_context(listener.accept()[0])
 
-        monkeypatch.setattr("bfrun.launch.unix_socket.time.sleep", accept)
+        replace_in(monkeypatch, unix_socket, "time", sleep=accept)
         connection = UnixConnection(path, os.getpid())
         assert connection.send(b"abc") == 3
         connection.close()

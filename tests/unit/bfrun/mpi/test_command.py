@@ -1,6 +1,5 @@
 """The mpirun command of a job, for each implementation."""
 
-import os
 import sys
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import pytest
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
+from bfrun.mpi import command as command_module
 from bfrun.mpi.command import make_command
 from bfrun.mpi.implementation import (
     MpiImplementation,
@@ -17,6 +17,7 @@ from bfrun.mpi.implementation import (
 )
 from bfrun.mpi.job import run_mpi
 from bfrun.mpi.plan import plan_mpi
+from tests.support.stand_in import replace_in
 
 OPEN_MPI_4 = MpiImplementation("/a/mpirun", "openmpi", (4, 1, 4))
 OPEN_MPI_5 = MpiImplementation("/a/mpirun", "openmpi", (5, 0, 11))
@@ -39,7 +40,7 @@ def command(mpi, placed=HOSTS, takes_turns=False, variables=None, **settings):
 
 @pytest.fixture(autouse=True)
 def not_root(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    replace_in(monkeypatch, command_module, "os", geteuid=lambda: 1000)
 
 
 def test_hosts_and_slots():
@@ -112,7 +113,7 @@ def test_hydras_proxies_are_told_where_to_call():
 
 
 def test_root_is_allowed_for_open_mpi(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    replace_in(monkeypatch, command_module, "os", geteuid=lambda: 0)
     assert "--allow-run-as-root" in command(OPEN_MPI_5)
     assert "--allow-run-as-root" not in command(MPICH)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from bfrun.errors import LaunchError
+from bfrun.notebook import background
 from bfrun.notebook.background import stop_background
 from bfrun.notebook.profile import Profile
 from bfrun.notebook.state import clear_state, hold_state, read_state
+from tests.support.stand_in import replace_in
 
 
 def test_a_held_state_is_seen_and_then_gone(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
 
 def test_stop_on_another_host(profile: Profile, monkeypatch) -> None:
     with hold_state(profile.state, "mine"):
-        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+        replace_in(monkeypatch, background, "socket", gethostname=lambda: "elsewhere")
         with pytest.raises(
             LaunchError, match=r"was started on .*; run ibfrun stop ther"
         ):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bfrun import files
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import TAIL_LINES, Printer
 from tests.support.deadlines import wait_until
+from tests.support.stand_in import replace_in
 
 
 class Sink:
@@ -124,8 +126,7 @@ def test_logs_that_cannot_be_written_are_told_once(tmp_path, monkeypatch):
 
 
 def test_a_write_of_a_part_is_continued(tmp_path, monkeypatch):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    replace_in(monkeypatch, files, "os", write=lambda fd, data: os.write(fd, data[:3]))
     logs = LogFiles(str(tmp_path / "logs"), [0])
     Sink(logs=logs).finish((0, "stdout", b"0123456789"))
     assert Path(logs.folder, "rank0.stdout").read_bytes() == b"0123456789"

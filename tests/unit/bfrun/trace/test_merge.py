@@ -6,10 +6,11 @@ import json
 import pytest
 
 from bfrun.errors import LaunchError
-from bfrun.trace import spool
+from bfrun.trace import spool, target
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge, merge_file
 from bfrun.trace.target import check_target
+from tests.support.stand_in import replace_in
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 US = 1000
@@ -233,6 +234,6 @@ def test_a_timeline_file_that_cannot_be_written_is_refused(
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+    replace_in(monkeypatch, target, "os", access=lambda path, mode: False)
     with pytest.raises(LaunchError, match="no permission to write"):
         check_target(str(tmp_path / "t.json"))

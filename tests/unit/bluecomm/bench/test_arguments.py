@@ -8,6 +8,7 @@ import pytest
 
 from bluecomm.bench import arguments
 from bluecomm.bench.arguments import why_not_written
+from tests.support.stand_in import replace_in
 
 
 def test_files_that_can_be_written(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_files_that_cannot_be_written(
         f"{unnamed} must end in one of .png, .svg, .pdf"
     )
     # root may write to any file.
-    monkeypatch.setattr(arguments.os, "access", lambda path, mode: False)
+    replace_in(monkeypatch, arguments, "os", access=lambda path, mode: False)
     found = why_not_written(tmp_path / "x.json")
     assert found == f"{tmp_path} cannot be written to"
 
@@ -41,7 +42,7 @@ def test_files_that_cannot_be_written(
 def test_a_plot_needs_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
     assert why_not_written(tmp_path / "x.json") == ""
     said = why_not_written(None, tmp_path / "x.png")
     assert "cannot be drawn without matplotlib: pip install matplotlib" in said

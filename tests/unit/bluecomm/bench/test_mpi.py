@@ -60,9 +60,9 @@ def test_missing_programs_are_named(
     environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(mpi, "find_spec", lambda name: None)
     assert mpi.why_not_here() == "mpi4py is not installed"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(mpi, "find_spec", lambda name: object())
     assert mpi.why_not_here() == "no mpirun exists next to this Python or in PATH"
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bluecomm.bench.__main__ import main
+from bluecomm.bench.training import compute
 from bluecomm.bench.training.compute import EmulatedModel, RealModel
 from bluecomm.bench.training.contenders import Contender, default_names
 from bluecomm.bench.training.measuring import (
@@ -17,6 +18,7 @@ from bluecomm.bench.training.measuring import (
 from bluecomm.bench.training.models import equal_layers, layers_of
 from bluecomm.bench.training.report import TrainReport
 from bluecomm.runtime import current_process
+from tests.support.stand_in import replace_in
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,7 @@ def test_the_accelerator_keeps_computing_while_the_host_is_late(monkeypatch):
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("time.sleep", sleep)
+    replace_in(monkeypatch, compute, "time", perf_counter=lambda: now[0], sleep=sleep)
     model = EmulatedModel(equal_layers("1x64"), step_s=3.0)
     loss = model(torch.ones(1))
     assert slept == [pytest.approx(1.0)]

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from bluecomm.data import cached_dataset
 from bluecomm.data.cached_dataset import CachedDataset
 from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.store import MISSING, SampleStore
 from tests.support.deadlines import wait_until
+from tests.support.stand_in import replace_in
 from tests.unit.bluecomm.data.forks import fork, kill, outcome
 
 BUDGET = 16 << 20
@@ -157,7 +159,7 @@ def test_a_store_that_fails_is_reported_once_and_tried_later(
     counted, monkeypatch, options, match
 ):
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    replace_in(monkeypatch, cached_dataset, "time", monotonic=lambda: now[0])
     store = Failing(**options)
     dataset = CachedDataset(counted, store)
     with pytest.warns(UserWarning, match=match):

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from bluecomm.data.cached_dataset import CachedDataset
-from bluecomm.data.stores.cluster import server
+from bluecomm.data.stores.cluster import local_socket, server
 from bluecomm.data.stores.cluster.cluster_store import ClusterStore
 from bluecomm.data.stores.cluster.messages import CacheMessage, Kind
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
 from bluecomm.errors import NotInitializedError
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.stand_in import replace_in
 from tests.unit.bluecomm.data.cluster_network import BUDGET, Network
 from tests.unit.bluecomm.data.forks import fork, in_fork, kill
 
@@ -78,23 +79,24 @@ def test_values_are_found_on_all_machines(network):
     check(second.get(999), 999)
 
 
-def test_a_server_without_descriptors_takes_connections_later(
-    network, monkeypatch, caplog
-):
+def test_a_server_without_descriptors_takes_connections_later(monkeypatch, caplog):
     attempts = []
-    accept = socket.socket.accept
 
-    def fail_first(listener):
-        attempts.append(listener)
-        if len(attempts) <= 2:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return accept(listener)
+    class FailsFirst(socket.socket):
+        def accept(self):
+            attempts.append(self)
+            if len(attempts) <= 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
 
     monkeypatch.setattr(server, "_ACCEPT_AGAIN_S", 0.01)
-    monkeypatch.setattr(socket.socket, "accept", fail_first)
+    with monkeypatch.context() as patch:
+        replace_in(patch, local_socket, "socket", socket=FailsFirst)
+        network = Network()
     (key,) = network.keys_of(1, 1)
     assert load(network.stores[0], key)
     check(network.stores[1].get(key), key)
+    network.close()
     text = "the cache server of rank 0 cannot take a connection: [Errno 24]"
     assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * 2
 

@@ -1,7 +1,6 @@
 """The loader: states with workers, epochs, seeds, cores and refused arguments."""
 
 import sys
-import time
 
 import pytest
 import torch
@@ -11,10 +10,13 @@ from bluecomm.data import (
     DistributedBatchSampler,
     LoadBalancingBatchSampler,
     LoadBalancingSampler,
+    cores,
+    progress,
 )
 from bluecomm.data.cores import _quota, share_of, worker_count
 from bluecomm.data.progress import describe_rate, show_progress
 from bluecomm.data.world import DataWorld
+from tests.support.stand_in import replace_in
 
 
 class Draws:
@@ -117,10 +119,11 @@ def test_ranks_share_the_cores_of_their_machine():
 
 
 def test_a_core_is_left_to_the_training(monkeypatch):
-    monkeypatch.setattr("bluecomm.data.cores._quota", lambda path: float("inf"))
+    monkeypatch.setattr(cores, "_quota", lambda path: float("inf"))
     found = []
-    for cores in (1, 4, 64):
-        monkeypatch.setattr("os.sched_getaffinity", lambda pid, n=cores: set(range(n)))
+    for count in (1, 4, 64):
+        numbers = set(range(count))
+        replace_in(monkeypatch, cores, "os", sched_getaffinity=lambda pid, n=numbers: n)
         found.append(worker_count(DataWorld(0, 1)))
     assert found == [0, 3, 8]
 
@@ -152,7 +155,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
 def test_progress_is_a_few_lines_elsewhere(monkeypatch, capsys):
     assert describe_rate(100, 2.0, 0.5) == "50 samples/s, waiting for data 25 %"
     now = [100.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    replace_in(monkeypatch, progress, "time", perf_counter=lambda: now[0])
     with show_progress(3, 5, 4, True) as advance:
         for _ in range(5):
             now[0] += 4

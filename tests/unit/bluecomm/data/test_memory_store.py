@@ -14,6 +14,7 @@ from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.memory.slabs import SlabTable, class_of
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
+from tests.support.stand_in import replace_in
 from tests.unit.bluecomm.data.forks import (
     fork,
     fork_until_ready,
@@ -311,7 +312,7 @@ def test_memory_that_cannot_be_had_is_an_error(store, monkeypatch):
     def fail(*_):
         raise OSError("no memory")
 
-    monkeypatch.setattr(os, "posix_fallocate", fail)
+    replace_in(monkeypatch, memory_store, "os", posix_fallocate=fail)
     with pytest.raises(OSError, match="no memory"):
         store.put(1, value_of(1), 1.0)
     monkeypatch.undo()
@@ -321,12 +322,10 @@ def test_memory_that_cannot_be_had_is_an_error(store, monkeypatch):
 
 
 def test_short_writes_are_continued(store, monkeypatch):
-    write = os.pwritev
-
     def short(fd, views, at):
-        return write(fd, [views[0][:1000]], at)
+        return os.pwritev(fd, [views[0][:1000]], at)
 
-    monkeypatch.setattr(os, "pwritev", short)
+    replace_in(monkeypatch, memory_store, "os", pwritev=short)
     store.put(1, (value_of(1), b"x"), 1.0)
     assert torch.equal(store.get(1)[0], value_of(1))
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bluecomm.data import whole_file
 from bluecomm.data.corrupted_file import CorruptedFileError
 from bluecomm.data.tar.dataset import TarDataset
 from bluecomm.data.tar.writer import TarWriter
+from tests.support.stand_in import replace_in
 
 SAMPLES = [
     ("a/0", {"jpg": b"\xff\xd8" * 400, "cls": b"7"}),
@@ -181,7 +183,7 @@ def test_a_full_disk_leaves_the_older_file(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(os, "replace", fail)
+    replace_in(monkeypatch, whole_file, "os", replace=fail)
     with pytest.raises(OSError, match="no space"):
         writer.close()
     assert list(TarDataset(path)) == expected(SAMPLES)

@@ -7,6 +7,7 @@ import pytest
 from bluecomm.elastic import group as module
 from bluecomm.elastic.agreement import Agreement
 from bluecomm.errors import CommunicationTimeout, PeerLostError
+from tests.support.stand_in import replace_in
 
 
 class FakeGroup:
@@ -58,7 +59,7 @@ def test_further_losses_repeat_the_agreement(world, monkeypatch):
         asked.append((process_set.owner, process_set.ranks))
         if len(asked) < 3:
             # The launcher reports the loss later than the engine.
-            monkeypatch.setattr(module.time, "sleep", report)
+            replace_in(monkeypatch, module, "time", sleep=report)
             raise PeerLostError("lost")
 
     def report(seconds):
@@ -83,9 +84,13 @@ def test_a_loss_that_nobody_reports_is_raised(world, monkeypatch):
         raise error
 
     ticks = iter([0.0, 1.0, 100.0])
-    # Other threads of the process go on with the real clock.
-    clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda seconds: None)
-    monkeypatch.setattr(module, "time", clock)
+    replace_in(
+        monkeypatch,
+        module,
+        "time",
+        monotonic=lambda: next(ticks),
+        sleep=lambda seconds: None,
+    )
     monkeypatch.setattr(module, "allreduce", allreduce)
     with pytest.raises(PeerLostError, match="a link broke"):
         module.agree_after_error()

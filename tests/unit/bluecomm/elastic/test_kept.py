@@ -1,11 +1,11 @@
 """Committed states in files."""
 
-import os
-
 import pytest
 import torch
 
+from bluecomm.elastic import kept as module
 from bluecomm.elastic.kept import KeptStates
+from tests.support.stand_in import replace_in
 
 
 def test_the_newest_commit_of_any_rank(tmp_path):
@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_the_last_state(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    replace_in(monkeypatch, module, "os", fsync=fail)
     with pytest.raises(OSError, match=r"rank 0 could not write commit 2 .*No space"):
         kept.write(2, 0, {"x": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["commit-1-rank-0.pt"]

@@ -13,6 +13,7 @@ from bluecomm.elastic.notice import StopAgreement, should_stop
 from bluecomm.errors import CommunicationTimeout, PeerLostError
 from bluecomm.runtime import current_communicator
 from bluecomm.runtime.notice import Notice
+from tests.support.stand_in import replace_in
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_ranks_that_do_not_answer_are_an_error(world, monkeypatch):
     agreement = StopAgreement(world)
     world.notice.give()
     ticks = iter([0.0, 1e9])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(ticks))
+    replace_in(monkeypatch, module, "time", monotonic=lambda: next(ticks))
     with pytest.raises(
         CommunicationTimeout, match="should_stop on rank 0: the ranks have not agreed"
     ):

@@ -19,6 +19,7 @@ from bluecomm.runtime.handle import (
     MappedHandle,
 )
 from tests.support.deadlines import DEADLINE_S
+from tests.support.stand_in import replace_in
 
 
 class FakeEngine:
@@ -164,7 +165,7 @@ def test_a_callback_that_cannot_let_others_run_fails(engine, completions, monkey
 
     def wait():
         with monkeypatch.context() as patch:
-            patch.setattr(threading, "Thread", Refused)
+            replace_in(patch, completions_module, "threading", Thread=Refused)
             with pytest.raises(RuntimeError, match="new thread") as caught:
                 let_others_run()
         errors.append(caught.value)
@@ -193,7 +194,7 @@ def test_a_signal_handler_that_adds_while_the_thread_starts(completions, monkeyp
                 completions.add(2, print)  # as a signal handler may
             super().start()
 
-    monkeypatch.setattr(threading, "Thread", Interrupted)
+    replace_in(monkeypatch, completions_module, "threading", Thread=Interrupted)
     completions.add(1, print)
     assert len(started) == 1
 
@@ -204,7 +205,7 @@ def test_a_thread_that_cannot_start_is_tried_again(completions, monkeypatch):
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "Thread", Refused)
+        replace_in(patch, completions_module, "threading", Thread=Refused)
         with pytest.raises(RuntimeError, match="new thread"):
             completions.add(1, print)
     completions.add(2, print)

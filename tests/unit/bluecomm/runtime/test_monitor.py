@@ -20,6 +20,7 @@ from bluecomm.runtime.failure import MISMATCH
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.notice import Notice
 from tests.support.frames import make_operation
+from tests.support.stand_in import replace_in
 
 
 class FakeEngine:
@@ -51,7 +52,7 @@ class Bench:
     def __init__(self, monkeypatch, *, with_agent=True):
         monkeypatch.setattr(Monitor, "_run", lambda self: None)
         self.now = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        replace_in(monkeypatch, module, "time", monotonic=lambda: self.now)
         self.engine = FakeEngine()
         self.agent = FakeAgentConnection() if with_agent else None
         self.told = []
@@ -163,8 +164,11 @@ def test_it_does_not_warn_of_a_message_that_may_come_at_any_time(bench, log):
 
 def test_the_last_warning_shows_the_stack(bench, monkeypatch):
     dumps = []
-    monkeypatch.setattr(
-        module.faulthandler, "dump_traceback", lambda **kw: dumps.append(kw)
+    replace_in(
+        monkeypatch,
+        module,
+        "faulthandler",
+        dump_traceback=lambda **options: dumps.append(options),
     )
     bench.outstanding(1, 10.0)
     for seconds in (0, 50, 239):

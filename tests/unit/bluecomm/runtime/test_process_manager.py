@@ -14,6 +14,7 @@ from bluecomm.runtime.rendezvous import pmix
 from bluecomm.runtime.rendezvous.pmi2 import Pmi2
 from bluecomm.runtime.rendezvous.pmix import Pmix
 from bluecomm.runtime.rendezvous.slurm import is_in_step
+from tests.support.stand_in import replace_in
 
 HEADERS = Path("/usr/lib/x86_64-linux-gnu/pmix2/include")
 
@@ -127,7 +128,7 @@ def test_a_missing_libpmix_is_named(monkeypatch):
     def fail(name):
         raise OSError(f"{name}: not there")
 
-    monkeypatch.setattr(pmix.ctypes, "CDLL", fail)
+    replace_in(monkeypatch, pmix, "ctypes", CDLL=fail)
     with pytest.raises(
         BluecommError, match=r"libpmix.so.2 cannot be loaded .*libpmix2"
     ):
@@ -140,7 +141,7 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
         def PMIx_Init(*arguments):  # noqa: N802 (libpmix's own name)
             return -25
 
-    monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library)
+    replace_in(monkeypatch, pmix, "ctypes", CDLL=lambda name: Library)
     with pytest.raises(BluecommError, match="PMIx: PMIx_Init failed with code -25"):
         Pmix(4, 5.0)
 
@@ -153,7 +154,7 @@ def test_a_pmix_that_does_not_answer_is_named(monkeypatch, silent):
         def __getattr__(self, name):
             return lambda *_: end.wait() and 0 if name == silent else 0
 
-    monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library())
+    replace_in(monkeypatch, pmix, "ctypes", CDLL=lambda name: Library())
     try:
         with pytest.raises(CommunicationTimeout, match=rf"{silent} got no answer"):
             Pmix(4, 0.1).get(0, "x")

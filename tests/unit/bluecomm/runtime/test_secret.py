@@ -1,12 +1,13 @@
 """Access to the secret of a job, and the errors of those who have none."""
 
 import logging
-import os
 
 import pytest
 
 from bluecomm.errors import BluecommError
+from bluecomm.runtime.rendezvous import secret
 from bluecomm.runtime.rendezvous.secret import SecretHandover
+from tests.support.stand_in import replace_in
 
 
 def handover(file=None, folder=""):
@@ -63,7 +64,7 @@ def test_an_unusable_file_is_refused(tmp_path, content, mode, match):
 
 def test_a_file_of_another_user_or_none_is_refused(tmp_path, monkeypatch):
     file = private_file(tmp_path / "mine")
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    replace_in(monkeypatch, secret, "os", geteuid=lambda: 12345)
     with pytest.raises(BluecommError, match="belongs to user"):
         handover(file).give("start", one_machine=True)
     with pytest.raises(BluecommError, match="cannot be read: No such file"):

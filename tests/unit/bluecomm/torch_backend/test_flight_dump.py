@@ -15,6 +15,7 @@ from torch.distributed.flight_recorder.components.loader import read_dir
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.torch_backend import flight_dump, flight_record
 from bluecomm.torch_backend.flight_record import FlightRecord, Message
+from tests.support.stand_in import replace_in
 
 
 def call(source, destination, dtype="float32"):
@@ -189,7 +190,7 @@ def test_a_fork_writes_nothing(monkeypatch):
     found = FlightRecord(0, 10, failed.append)
     entry = found.begin("0", "", (0,), 1, "all_reduce", [call(X, X)])
     pid = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    replace_in(monkeypatch, flight_record, "os", getpid=lambda: pid + 1)
     entry.end(ValueError("in the child"))
     assert not failed
 
