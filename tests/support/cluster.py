@@ -38,6 +38,11 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def list_namespaces() -> list[str]:
+    """Return the names of all network namespaces of this machine."""
+    return [line.split()[0] for line in run("ip", "netns", "list").splitlines()]
+
+
 @dataclass
 class ClusterHost:
     """One host; ``ssh`` with the cluster's settings reaches it by ``name``."""
@@ -188,9 +193,11 @@ def reason_for_no_hosts() -> str | None:
     probe = f"bc{os.getpid()}p"
     try:
         run("ip", "netns", "add", probe)
-        run("ip", "netns", "del", probe)
     except RuntimeError as error:
         return str(error)
+    finally:
+        with contextlib.suppress(RuntimeError):
+            run("ip", "netns", "del", probe)
     return None
 
 
@@ -216,8 +223,10 @@ def make_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
     """
     needs_hosts()
     _remove_leftovers()
-    cluster = _make_bridge(folder)
+    subnet = f"10.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+    cluster = Cluster(folder, f"bc{os.getpid()}", f"{subnet}.254")
     try:
+        _make_bridge(cluster)
         _make_keys(cluster)
         for number in range(1, count + 1):
             _make_host(cluster, number)
@@ -229,14 +238,11 @@ def make_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
         _remove(cluster)
 
 
-def _make_bridge(folder: Path) -> Cluster:
-    bridge = f"bc{os.getpid()}"
-    subnet = f"10.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
-    cluster = Cluster(folder, bridge, f"{subnet}.254")
+def _make_bridge(cluster: Cluster) -> None:
+    bridge = cluster.bridge
     run("ip", "link", "add", bridge, "type", "bridge")
     run("ip", "addr", "add", f"{cluster.driver_address}/24", "dev", bridge)
     run("ip", "link", "set", bridge, "up")
-    return cluster
 
 
 def _make_keys(cluster: Cluster) -> None:
@@ -322,22 +328,36 @@ def _write_ssh_settings(cluster: Cluster) -> None:
 
 
 def _remove(cluster: Cluster) -> None:
-    for host in cluster.hosts:
-        for pid in run("ip", "netns", "pids", host.namespace).split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        host.sshd.wait(timeout=DEADLINE_S)
     _remove_networks(cluster.bridge)
+    for host in cluster.hosts:
+        host.sshd.wait(timeout=DEADLINE_S)
 
 
 def _remove_networks(bridge: str) -> None:
+    """Remove all that exists, also a host that was being made."""
+    namespaces = [one for one in list_namespaces() if one.startswith(f"{bridge}n")]
+    # A process may have started another one before it was killed.
+    wait_until(
+        lambda: not any(_kill_processes(name) for name in namespaces),
+        f"processes of {bridge} are still running",
+    )
     # Removed here because the kernel ends a namespace at an unknown later time.
-    for port in re.findall(rf"\d+: ({bridge}p\d+)@", run("ip", "-o", "link", "show")):
+    links = run("ip", "-o", "link", "show")
+    for port in re.findall(rf"\d+: ({bridge}p\d+)@", links):
         run("ip", "link", "del", port)
-    for line in run("ip", "netns", "list").splitlines():
-        if line.startswith(f"{bridge}n"):
-            run("ip", "netns", "del", line.split()[0])
-    run("ip", "link", "del", bridge)
+    for name in namespaces:
+        run("ip", "netns", "del", name)
+    if re.search(rf"\d+: {bridge}:", links):
+        run("ip", "link", "del", bridge)
+
+
+def _kill_processes(namespace: str) -> bool:
+    """Kill the processes of a namespace; return whether there were any."""
+    pids = run("ip", "netns", "pids", namespace).split()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return bool(pids)
 
 
 def _remove_leftovers() -> None:

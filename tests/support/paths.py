@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.support.cluster import run
+from tests.support.cluster import list_namespaces, run
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,17 @@ def _send_to_second_class(namespace: str, match: list[str]) -> None:
 def make_paths(links: int = 1) -> Iterator[Paths]:
     """Create both namespaces with ``links`` links, and remove them at the end."""
     paths = Paths(f"bp{os.getpid()}a", f"bp{os.getpid()}b", links)
-    made = []
     try:
         for namespace in (paths.here, paths.there):
             run("ip", "netns", "add", namespace)
-            made.append(namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
         for link in range(links):
             _connect(paths, link)
         yield paths
     finally:
-        for namespace in made:
-            run("ip", "netns", "del", namespace)
+        # An exception may have come before or after a namespace was made.
+        for name in {paths.here, paths.there}.intersection(list_namespaces()):
+            run("ip", "netns", "del", name)
 
 
 def _connect(paths: Paths, link: int) -> None:
