@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from bluecomm.bench.ending import exit_at_sigterm
+from tests.bench.ended_gently import run_ended_gently
 from tests.support.cluster import Cluster, make_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ def main() -> int:
     args, more = parser.parse_known_args()
     if not args.page.absolute().parent.is_dir():
         parser.error(f"--page: the folder {args.page.parent} does not exist")
+    exit_at_sigterm()
     options = [*(QUICK if args.quick else ()), *more, "--algorithms", *args.algorithms]
     with contextlib.ExitStack() as stack:
         scratch = tempfile.TemporaryDirectory(prefix="bluecomm-compare-")
@@ -69,7 +71,7 @@ def main() -> int:
         if code:
             return code
         found = ["--combine", *map(str, files), "--page", str(args.page)]
-        return subprocess.run(_command(found), timeout=LIMIT_S).returncode
+        return run_ended_gently(_command(found), os.environ, LIMIT_S)
 
 
 def _hosts(cluster: Cluster) -> list[str]:
@@ -84,7 +86,7 @@ def _bench(where: list[str], options: list[str], file: Path) -> int:
     options = [*options, "--json", str(file)]
     command = [sys.executable, "-m", "bfrun", *where, *_command(options)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, timeout=LIMIT_S).returncode
+    return run_ended_gently(command, environment, LIMIT_S)
 
 
 def _command(options: list[str]) -> list[str]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from bluecomm.bench.ending import exit_at_sigterm
+from tests.bench.ended_gently import run_ended_gently
 from tests.support.cluster import Cluster, make_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def _run(cluster: Cluster, args: argparse.Namespace) -> int:
         *(sys.executable, "-m", "bluecomm.bench", *args.bench),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, timeout=args.limit_s).returncode
+    return run_ended_gently(command, environment, args.limit_s)
 
 
 if __name__ == "__main__":

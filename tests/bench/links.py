@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bluecomm.bench.ending import exit_at_sigterm
 from tests.support.paths import Paths, make_paths
 
 BENCH = Path(__file__).parents[2] / "build/native/transport/tcp_bench"
@@ -104,6 +105,7 @@ def main() -> int:
         parser.error(
             f"{BENCH} does not exist; run 'make {BENCH.relative_to(Path.cwd())}'"
         )
+    exit_at_sigterm()
     names = args.rows or list(ROWS)
     runs: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for _ in range(args.rounds):

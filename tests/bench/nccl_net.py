@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bluecomm.bench.ending import exit_at_sigterm
 from tests.support.cluster import run
 from tests.support.paths import make_paths
 
@@ -174,6 +175,7 @@ def main() -> int:
         return 0
     if unknown := set(args.rows) - set(ROWS):
         parser.error(f"unknown row {unknown.pop()}; choose from {', '.join(ROWS)}")
+    exit_at_sigterm()
     print(
         f"{'link':44} {'kind':8} {'MB/s':>8} {'ratio':>6} {'8 bytes':>9} "
         f"{'core s/GiB':>11} {'least share':>12}"

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -213,7 +214,10 @@ void receiver(const BenchSettings& settings, int in, int out) {
   if (bind(listener.get(), address.data(), address.size()) != 0) fail("bind");
   if (listen(listener.get(), 1) != 0) fail("listen");
   write_line(out, stream::local_address(listener.get()).text());
-  if (fork() == 0) plain_receiver(listener.get());
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    plain_receiver(listener.get());
+  }
   wait(nullptr);
 
   Rank rank(1, settings);
@@ -302,6 +306,7 @@ int main(int argc, char** argv) {
   if (pipe(to_child) != 0 || pipe(to_parent) != 0) fail("pipe");
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     receiver(settings, to_child[0], to_parent[1]);
     return 0;
   }
