@@ -4,8 +4,8 @@ Run it as root, from the project's folder. The hosts are network namespaces::
 
     python -m tests.bench.joins --rate 1gbit --json joins.json
 
-The lowest rank is the donor. ``python -m bluecomm.bench survive --join-rounds 5``
-measures joins on one machine.
+The lowest rank is the donor. Joins on one machine are measured in turns with those
+between the hosts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bluecomm.bench.arguments import count
 from bluecomm.bench.ending import exit_at_sigterm
+from bluecomm.bench.survival.job import with_bfrun
 from bluecomm.bench.survival.joins import LAYERS, RANKS, JoinPause, measure_join
 from bluecomm.bench.survival.report import SurvivalReport
 from tests.bench.survive import EFFORT, about, add_rate, on_hosts, shaped_cluster
@@ -35,7 +36,7 @@ def main() -> int:
         "--algorithms", nargs="+", choices=with_newcomers(), default=NAMES
     )
     parser.add_argument("--layers", default=LAYERS, help=f"model (default: {LAYERS})")
-    parser.add_argument("--rounds", type=count, default=1, help="jobs of each")
+    parser.add_argument("--rounds", type=count, default=1, help="pairs of jobs of each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     add_rate(parser)
     args = parser.parse_args()
@@ -45,9 +46,13 @@ def main() -> int:
     joins: list[JoinPause] = []
     with shaped_cluster(2, args.rate) as cluster:
         for algorithm in args.algorithms:
-            command = on_hosts(cluster, algorithm, [RANKS - 1, 1], ["--respawn"])
-            for _ in range(args.rounds):
-                print(f"join, {algorithm}", file=sys.stderr)
+            options = ["--respawn"]
+            commands = [
+                with_bfrun(algorithm, "shm", RANKS, options=options),
+                on_hosts(cluster, algorithm, [RANKS - 1, 1], options),
+            ]
+            for command in args.rounds * commands:
+                print(f"join, {algorithm}, {command.transport}", file=sys.stderr)
                 joins.append(measure_join(command, effort))
                 cluster.wait_until_empty()
     report = SurvivalReport(about(effort, load), joins=joins)
