@@ -140,7 +140,7 @@ def _run(
     """Run a job; return its logs, and the times of its failures and its end."""
     with started(command, dataclasses.replace(NONE, ranks=ranks), effort) as job:
         job.wait_for_step(effort.before)
-        times, killed_ns = [time.monotonic_ns()], 0
+        times, victim, killed_ns = [time.monotonic_ns()], 0, 0
         for number in range(kills.count):
             if fails:
                 victim = (1 + _STRIDE * number) % ranks
@@ -150,7 +150,10 @@ def _run(
             due_ns = times[-1] + round(1e9 * kills.every_s)
             time.sleep(max(0.0, 1e-9 * (due_ns - time.monotonic_ns())))
             times.append(time.monotonic_ns())
-        if command.label != DDP:
+        if command.label == DDP:
+            # Until then it is not known which steps the last restart has undone.
+            job.wait_for_training(victim, killed_ns)
+        else:
             for rank in range(ranks):
                 job.wait_for_training(rank, killed_ns)
             if (code := job.end()) != 0:
@@ -183,12 +186,13 @@ def rank_steps_per_s(logs: Sequence[StepLog], times: Sequence[int]) -> float:
 def progress_per_s(logs: Sequence[StepLog], times: Sequence[int]) -> float:
     """Return how many steps per second the job has advanced.
 
-    Steps that a restart has undone count once, when they are done again.
+    Steps that a restart has undone count once, when they are done again, and not at all
+    if that is after the last of ``times``.
     """
-    begun = [log for log in logs if log.steps[0].end_ns <= times[-1]]
-    last = max(begun, key=lambda log: log.steps[0].end_ns)
+    last = max(logs, key=lambda log: log.steps[0].end_ns)
     first = max(_number_at(log, times[0]) for log in logs)
-    return (_number_at(last, times[-1]) - first) / _seconds(times)
+    reached = max(_number_at(last, times[-1]), last.steps[0].number)
+    return (reached - first) / _seconds(times)
 
 
 def _number_at(log: StepLog, at_ns: int) -> int:

@@ -44,7 +44,10 @@ def with_torchrun(ranks: int, restarts: int) -> Command:
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launcher += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
-    return Command(DDP, "gloo", launcher, {})
+    # Otherwise ranks that are started again may find the addresses of dead ranks in the
+    # store, which lives on (https://github.com/pytorch/pytorch/issues/135712).
+    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return Command(DDP, "gloo", launcher, environ)
 
 
 def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:

@@ -167,6 +167,8 @@ def test_steps_that_a_restart_has_undone_do_not_count():
     times = [500 * MS, 3000 * MS]
     # From step 10 to step 30.
     assert progress_per_s(logs, times) == pytest.approx(20 / 2.5)
+    # The restart ends later, and goes back to step 10, which was done at 500 ms.
+    assert progress_per_s(logs, [300 * MS, 1500 * MS]) == pytest.approx(4 / 1.2)
 
 
 def test_the_pause_at_a_join_is_counted_from_the_init_of_the_newcomer():
