@@ -134,6 +134,17 @@ class Staging(abc.ABC):
         """
 
     @abc.abstractmethod
+    def follow_streams(self, streams: Iterable[int]) -> None:
+        """Make later work of the current stream wait for the work of others so far.
+
+        Args:
+            streams: Numbers of the streams, as of ``current_stream``.
+
+        Raises:
+            RuntimeError: CUDA has failed.
+        """
+
+    @abc.abstractmethod
     def new_future(self) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 
@@ -251,6 +262,11 @@ class CudaStaging(Staging):
             assert isinstance(point, StreamPoint)
             self._device.wait_for(point, self.current_stream())
 
+    def follow_streams(self, streams: Iterable[int]) -> None:
+        current = self.current_stream()
+        for stream in {*streams} - {current}:
+            self._device.wait_for(self._device.point_behind(stream), current)
+
     def new_future(self) -> torch.futures.Future[Any]:
         return runtime.current_runtime().new_future(self._index)
 
@@ -321,6 +337,9 @@ class BlockingStaging(Staging):
     def follow(self, point: Point | None) -> None:
         pass
 
+    def follow_streams(self, streams: Iterable[int]) -> None:
+        pass
+
     def new_future(self) -> torch.futures.Future[Any]:
         return torch.futures.Future()
 
@@ -371,6 +390,16 @@ def values_on_host(
     copy = staging.to_host(tensor)
     copy.wait(operation, timeout_s)
     return copy.values
+
+
+def values_beside(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return contiguous values of the host where a tensor is; see ``Staging.write``.
+
+    Raises:
+        RuntimeError: As in ``Staging.to_host``.
+    """
+    staging = staging_of(tensor)
+    return values if staging is None else staging.to_device(values)
 
 
 def wait_on_host(gate: Point, operation: str, timeout_s: float) -> None:

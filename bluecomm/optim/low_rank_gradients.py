@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.ops.allreduce import allreduce_nonblocking_
+from bluecomm.device.staging import HostCopy, staging_of
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import refuse, told
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.flat_message import FlatMessage
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.finite import is_finite
 from bluecomm.runtime import Handle
@@ -58,12 +59,20 @@ class LowRank:
         if rows * columns <= rate * rank * (rows + columns):
             return None
         dtype = exchanged_dtype(parameter.dtype)
-        error = torch.zeros(rows, columns, dtype=dtype) if keeps_error else None
-        return cls(torch.zeros(columns, rank, dtype=dtype), error)
+        error = None
+        if keeps_error:
+            error = parameter.new_zeros(rows, columns, dtype=dtype)
+        return cls(parameter.new_zeros(columns, rank, dtype=dtype), error)
 
     def draw(self, seed: int) -> None:
-        """Fill the right factor with normal numbers."""
-        self.right.normal_(generator=torch.Generator().manual_seed(seed))
+        """Fill the right factor with normal numbers, the same on all devices."""
+        generator = torch.Generator().manual_seed(seed)
+        staging = staging_of(self.right)
+        if staging is None:
+            self.right.normal_(generator=generator)
+            return
+        values = staging.empty_on_host(self.right.shape, self.right.dtype)
+        staging.write(self.right, values.normal_(generator=generator))
 
 
 class LowRankGradients:
@@ -74,8 +83,12 @@ class LowRankGradients:
         P = orthogonalize(mean_i M_i Q),    Q = mean_i M_i^T P,    M = P Q^T
 
     All ranks get the same ``P`` and ``Q``. Vectors and small matrices are averaged as
-    they are, together with the left factors, and so are the flags of the gradients,
-    and one flag per rank that says whether its values are finite.
+    they are, together with the left factors, and so are one flag per rank that says
+    whether its values are finite, and the flags of the gradients.
+
+    Products of gradients on a device are computed there. The left factors are made
+    orthogonal on the host, through which they travel anyway, so ranks on different
+    devices get the same bits of ``P``.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -100,17 +113,22 @@ class LowRankGradients:
                 lefts.append(slot.shape.numel() // columns * rank)
                 rights.append(columns * rank)
         dtype = exchanged_dtype(bucket.dtype)
-        self._lengths = [*lefts, 2 * len(bucket.slots), context.comm.size]
-        self._left = shared_empty(sum(self._lengths), dtype)
-        self._right = shared_empty(sum(rights), dtype)
+        flags, ranks = 2 * len(bucket.slots), context.comm.size
+        self._lefts, self._ranks = lefts, ranks
+        self._left = FlatMessage(sum(lefts) + ranks, flags, dtype, bucket.staging)
+        self._right = FlatMessage(sum(rights), 0, dtype, bucket.staging)
         self._right_lengths = rights
-        # Whether the means of the last round are finite.
+        # Whether the means of the last round are finite, and which ranks have sent
+        # values that were not.
         self._is_finite = True
+        self._bad_ranks: list[int] = []
 
     def start_left(self) -> Handle[torch.Tensor]:
         """Start the exchange of the left factors, of the gradients in flat memory."""
-        *parts, flags, senders = torch.split(self._left, self._lengths)
-        flags.copy_(self._bucket.gradients.both_flags)
+        gradients = self._bucket.gradients
+        gradients.follow_streams()
+        *parts, senders = torch.split(self._left.values, [*self._lefts, self._ranks])
+        self._left.tail.copy_(gradients.both_flags)
         senders.zero_()
         for position, part in enumerate(parts):
             values = self._values(position)
@@ -124,8 +142,12 @@ class LowRankGradients:
             self._inputs[position] = given
             torch.mm(given, state.right, out=part.view(len(given), -1))
         # A factor is not finite if its gradient is not, and takes less time to search.
-        senders[self._context.comm.rank] = float(not is_finite(self._left))
-        return self._start(self._left, "left")
+        mine = senders[self._context.comm.rank]
+        if self._bucket.staging is None:
+            mine.fill_(not is_finite(self._left.values))
+        else:
+            mine.copy_(self._left.values.isfinite().all().logical_not())
+        return self._start(self._left.send(), "left")
 
     def start_right(self, left: Handle[torch.Tensor]) -> Handle[torch.Tensor]:
         """Wait for the left factors, and start the exchange of the right ones.
@@ -135,27 +157,39 @@ class LowRankGradients:
             BluecommError: The first exchange failed. The second one is refused.
         """
         try:
-            wait_for(left)
+            message = wait_for(left)
         except Exception as error:
             name = f"{self._bucket.name}.right"
             refuse(self._context.comm, [("allreduce", name, None)], error)
             raise
-        self._check_dense()
-        self._is_finite = is_finite(self._left)
+        *parts, senders, flags = torch.split(
+            message, [*self._lefts, self._ranks, 2 * len(self._bucket.slots)]
+        )
+        self._check_dense(flags)
+        self._is_finite = is_finite(message)
+        self._bad_ranks = senders.nonzero().flatten().tolist()
+        for position, state in self._states.items():
+            orthogonalize(parts[position].view(-1, state.right.shape[1]))
+        self._left.take(message)
         for position, part in self._rights():
             left_factor = self._left_factor(position)
-            orthogonalize(left_factor)
             torch.mm(self._inputs[position].T, left_factor, out=part)
-        return self._start(self._right, "right")
+        return self._start(self._right.send(), "right")
 
-    def finish(self) -> None:
-        """Hand out the results, once the right factors have come."""
+    def finish(self, right: torch.Tensor) -> None:
+        """Hand out the results, once the right factors have come.
+
+        Args:
+            right: The result of the second exchange.
+        """
         gradients = self._bucket.gradients
-        *parts, flags, _ = torch.split(self._left, self._lengths)
-        gradients.both_flags.copy_(flags)
-        self._is_finite &= is_finite(self._right)
+        gradients.both_flags.copy_(self._left.tail)
+        self._is_finite &= is_finite(right)
+        self._right.take(right)
         rights = dict(self._rights())
-        for position, part in enumerate(parts):
+        flags = gradients.flags.tolist()
+        parts = torch.split(self._left.values, [*self._lefts, self._ranks])
+        for position, part in enumerate(parts[:-1]):
             state, values = self._states.get(position), self._values(position)
             if state is None:
                 values.copy_(part)
@@ -164,8 +198,7 @@ class LowRankGradients:
             values.copy_(result.flatten())
             # The result is the same on all ranks. Values that are not finite would stay
             # in the state forever, and a gradient that no rank has is not used.
-            is_used = bool(flags[position] > 0)
-            if is_used and math.isfinite(float(result.sum())):
+            if flags[position] > 0 and math.isfinite(float(result.sum())):
                 self._keep(position, rights[position], result)
         self._inputs.clear()
         gradients.hand_out()
@@ -178,8 +211,7 @@ class LowRankGradients:
         if self._is_finite:
             return
         comm = self._context.comm
-        senders = torch.split(self._left, self._lengths)[-1].nonzero().flatten()
-        ranks = [comm.ranks[member] for member in senders.tolist()]
+        ranks = [comm.ranks[member] for member in self._bad_ranks]
         where = f" on {format_ranks(ranks, noun=True)}" if ranks else " in their mean"
         for slot in self._bucket.slots:
             gradient = slot.parameter.grad
@@ -195,12 +227,14 @@ class LowRankGradients:
         if state.error is not None:
             torch.sub(self._inputs[position], result, out=state.error)
 
-    def _start(self, tensor: torch.Tensor, what: str) -> Handle[torch.Tensor]:
-        return allreduce_nonblocking_(
-            tensor,
+    def _start(self, message: HostCopy, what: str) -> Handle[torch.Tensor]:
+        return allreduce_parts_nonblocking(
+            message.values,
+            (),
             op=Average,
             name=f"{self._bucket.name}.{what}",
             process_set=self._context.comm,
+            gate=message.gate,
         )
 
     def _values(self, position: int) -> torch.Tensor:
@@ -211,22 +245,20 @@ class LowRankGradients:
 
     def _left_factor(self, position: int) -> torch.Tensor:
         """Return the left factor of one parameter, in the message."""
-        part = torch.split(self._left, self._lengths)[position]
+        part = torch.split(self._left.values, [*self._lefts, self._ranks])[position]
         return part.view(-1, self._states[position].right.shape[1])
 
     def _rights(self) -> Sequence[tuple[int, torch.Tensor]]:
         """Return the positions of all right factors, and these in the message."""
-        parts = torch.split(self._right, self._right_lengths)
+        parts = torch.split(self._right.values, self._right_lengths)
         return [
             (position, part.view(self._states[position].right.shape))
             for position, part in zip(sorted(self._states), parts, strict=True)
         ]
 
-    def _check_dense(self) -> None:
-        """Raise if a gradient is sparse on some rank."""
-        count = len(self._bucket.slots)
-        flags = torch.split(self._left, self._lengths)[-2]
-        is_sparse = flags[-count:].gt(0)
+    def _check_dense(self, flags: torch.Tensor) -> None:
+        """Raise if a gradient is sparse on some rank, by the flags of all gradients."""
+        is_sparse = flags[len(self._bucket.slots) :].gt(0)
         if is_sparse.any():
             raise told(
                 sparse_error(

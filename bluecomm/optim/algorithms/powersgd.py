@@ -64,6 +64,7 @@ class PowerSGD(GradientAllreduce):
         defaults and ``min_compression_rate`` are those of torch's ``PowerSGDState``.
     """
 
+    works_on_devices = True
     works_in_backward = True
     survives_losses = False
     admits_newcomers = False
@@ -155,8 +156,7 @@ class PowerSGD(GradientAllreduce):
                 rights.append((bucket, handle))
         for bucket, handle in rights:
             with failures.kept():
-                wait_for(handle)
-                self._exchanges[bucket].finish()
+                self._exchanges[bucket].finish(wait_for(handle))
         failures.raise_first()
         return True
 

@@ -198,6 +198,11 @@ class GradientViews:
         streams, self._streams = self._streams, set()
         return streams
 
+    def follow_streams(self) -> None:
+        """Make the current stream wait for those that have written gradients."""
+        if self.staging is not None:
+            self.staging.follow_streams(self.take_streams())
+
     def fill(self) -> None:
         """Move all gradients into flat memory, zeros for missing ones; set flags."""
         present, sparse = [], []

@@ -32,6 +32,9 @@ class HostStaging(Staging):
     def follow(self, point):
         pass
 
+    def follow_streams(self, streams):
+        pass
+
     def new_future(self):
         return torch.futures.Future()
 
