@@ -124,13 +124,14 @@ def start_gather(
     adjoint: Adjoint | None = None,
     out: Out | None = None,
     has_result: bool = True,
+    gate: Gate | None = None,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
     The result is the stacked tensor and the rows that came from each source. The
     stacked tensor requires grad if ``tensor`` does. If the caller gives memory for the
     rows, the result is ``out`` and no numbers of rows. A rank without a result gets a
-    tensor without rows.
+    tensor without rows. A ``gate`` is as in ``start``.
 
     Raises:
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
@@ -156,7 +157,7 @@ def start_gather(
         refuse_scalar(kind, tensor)
         source, dtype = as_input(tensor, kind, staged=True)
         given = [] if out is None else stacked_outputs(kind, tensor, out, comm.size)
-        memory, gate, results = source, None, given
+        memory, results = source, given
         end: Callable[[int], Rows] = finish if out is None else finish_given
         if (staging := staging_of(source)) is not None:
             memory, gate = staging.to_host(source)

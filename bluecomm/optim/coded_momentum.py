@@ -19,7 +19,7 @@ class CodedMomentum:
     """The exchanges of one tensor for each parameter of a bucket.
 
     They are those of ``CodedGradients``, for a second bucket whose parameters have no
-    values, and the tensors as gradients. Call ``start``, then ``finish``.
+    values, and the tensors as gradients. Call ``start``, ``begin``, then ``finish``.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -57,6 +57,15 @@ class CodedMomentum:
             stand_in.parameter.grad = tensor_of(slot.parameter)
         self._bucket.gradients.fill()
         self._coded.start(is_active=True)
+
+    def begin(self) -> None:
+        """Start the exchange of tensors on a device; see ``CodedGradients.begin``."""
+        self._coded.begin()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an exchange has been started and not been finished."""
+        return self._coded.is_under_way
 
     def finish(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Wait for the exchange; return the parameters that were sent, and averages.

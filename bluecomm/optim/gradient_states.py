@@ -7,16 +7,19 @@ from collections.abc import Iterable
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.ops.allgather import allgather_nonblocking
+from bluecomm.device.staging import HostCopy
 from bluecomm.ops.refusal import told
+from bluecomm.ops.start import start_gather
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.failures import Failures
 from bluecomm.optim.finite import is_finite, refuse_not_finite
 from bluecomm.runtime import Handle
+from bluecomm.runtime.handle import MappedHandle
 
-# The state of a parameter's gradient on one rank. 0: there is none.
+# The state of a parameter's gradient on one rank. 0: there is none. A message says
+# _FINITE of all that are dense.
 _FINITE, _NOT_FINITE, _SPARSE = 1, 2, 3
 # The way to train with sparse gradients.
 _INSTEAD = "gradient_allreduce with SparseAdam"
@@ -28,6 +31,9 @@ class GradientStates:
     For algorithms whose gradients stay the ranks' own until the step. A missing
     gradient becomes zero if another rank has one. A gradient that is not finite on some
     rank becomes NaN on all ranks, so that a ``GradScaler`` skips the step everywhere.
+
+    A message has two bytes for each parameter: whether the flat gradient is finite,
+    which its device finds out, and then the state that the host knows.
 
     Args:
         context: The optimizer.
@@ -59,9 +65,16 @@ class GradientStates:
             bucket: The bucket.
             name: Name of the operation.
         """
-        self._handles[bucket] = allgather_nonblocking(
-            _states_of(bucket), name, process_set=self._context.comm
+        message = _states_of(bucket)
+        gathered = start_gather(
+            self._context.comm,
+            "allgather",
+            message.values,
+            name=name,
+            timeout_s=None,
+            gate=message.gate,
         )
+        self._handles[bucket] = MappedHandle(gathered, lambda result: result[0])
 
     def finish(self) -> None:
         """Wait for all comparisons under way, and hand out the gradients.
@@ -74,8 +87,10 @@ class GradientStates:
         failures = Failures()
         for bucket, handle in handles.items():
             with failures.kept():
-                of_ranks = wait_for(handle).view(self._context.comm.size, -1)
-                self._agree(bucket, of_ranks)
+                found = wait_for(handle).view(self._context.comm.size, 2, -1)
+                finite, states = found.unbind(1)
+                is_bad = (states == _FINITE) & (finite == 0)
+                self._agree(bucket, states.masked_fill(is_bad, _NOT_FINITE))
         failures.raise_first()
 
     def refuse_not_finite(self) -> None:
@@ -128,15 +143,22 @@ class GradientStates:
         gradients.hand_out()
 
 
-def _states_of(bucket: Bucket) -> torch.Tensor:
-    """Return the states of a bucket's gradients, which are in flat memory."""
-    gradients = bucket.gradients
-    sparse = gradients.sparse_flags > 0
-    states = _FINITE * (gradients.flags > 0).to(torch.uint8)
-    states[sparse] = _SPARSE
-    if not is_finite(gradients.values):
-        for position, slot in enumerate(bucket.slots):
-            gradient = slot.parameter.grad
-            if gradient is not None and not (sparse[position] or is_finite(gradient)):
-                states[position] = _NOT_FINITE
-    return states
+def _states_of(bucket: Bucket) -> HostCopy:
+    """Return the message about a bucket's gradients, which are in flat memory."""
+    gradients, count = bucket.gradients, len(bucket.slots)
+    staging, parts = gradients.staging, torch.split(gradients.values, gradients.lengths)
+    if staging is None:
+        message = HostCopy(torch.ones(2 * count, dtype=torch.uint8), None)
+        if not is_finite(gradients.values):
+            found = [is_finite(part) for part in parts]
+            message.values[:count].copy_(torch.tensor(found))
+    else:
+        values = staging.empty_on_host((2 * count,), torch.uint8)
+        gradients.follow_streams()
+        finite = torch.stack([part.isfinite().all() for part in parts])
+        copy = staging.to_host(finite.to(torch.uint8), into=values[:count])
+        message = HostCopy(values, copy.gate)
+    states = message.values[count:]
+    states.copy_(_FINITE * (gradients.flags > 0).to(torch.uint8))
+    states[gradients.sparse_flags > 0] = _SPARSE
+    return message

@@ -63,6 +63,8 @@ class MomentumAveraging(GradientAllreduce):
 
     def __init__(self, hierarchical: bool = False) -> None:
         super().__init__()
+        # Sums of a machine are computed in flat memory of the host.
+        self.works_on_devices = not hierarchical
         self._is_hierarchical = hierarchical
         self._optimizer: QAdam
         self._momentum: list[CodedMomentum] = []
@@ -172,6 +174,11 @@ class MomentumAveraging(GradientAllreduce):
         for momentum in self._momentum:
             momentum.start(lambda one: self.tensor_to_send(one, groups[one]))
         for momentum in self._momentum:
+            with failures.kept():
+                momentum.begin()
+        for momentum in self._momentum:
+            if not momentum.is_under_way:
+                continue
             with failures.kept():
                 for parameter, average in momentum.finish():
                     self.take(parameter, groups[parameter], average)

@@ -39,6 +39,7 @@ class OneBitAdam(MomentumAveraging):
         Adam's Convergence Speed", ICML 2021, arXiv:2102.02888.
     """
 
+    works_on_devices = True
     codec_class = ScaledSign
 
     def __init__(self, *, normalized: bool = True, hierarchical: bool = False) -> None:

@@ -29,4 +29,5 @@ class QAdamAveraging(MomentumAveraging):
         arXiv:2102.02888.
     """
 
+    works_on_devices = True
     codec_class = MinMaxUInt8

@@ -73,6 +73,8 @@ class ZeroOneAdam(OneBitAdam):
         ``max_local_steps`` here.
     """
 
+    works_on_devices = True
+
     def __init__(
         self,
         *,
