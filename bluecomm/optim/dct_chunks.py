@@ -7,6 +7,8 @@ import math
 
 import torch
 
+from bluecomm.device.staging import Staging
+
 
 class DctChunks:
     """Transforms tensors of one shape in chunks, by products with orthonormal matrices.
@@ -21,13 +23,16 @@ class DctChunks:
     Args:
         shape: Shape of the tensors.
         size: The largest number of rows and of columns of a block.
+        staging: Copies to the device of the tensors; ``None`` if they are on the host.
 
     Attributes:
         chunks: Number of chunks.
         numel: Number of coefficients of a chunk.
     """
 
-    def __init__(self, shape: torch.Size, size: int) -> None:
+    def __init__(
+        self, shape: torch.Size, size: int, staging: Staging | None = None
+    ) -> None:
         self._shape = shape
         self._is_matrix = len(shape) > 1
         rows = shape[0] if self._is_matrix else 1
@@ -37,21 +42,27 @@ class DctChunks:
         self._down, self._across = rows // self._height, columns // self._width
         self.chunks = self._down * self._across
         self.numel = self._height * self._width
+        self._tall, self._wide = (
+            dct_matrix(number)
+            if staging is None
+            else staging.to_device(dct_matrix(number))
+            for number in (self._height, self._width)
+        )
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the coefficients of float32 values; shape ``(chunks, numel)``."""
         blocks = values.reshape(self._down, self._height, self._across, self._width)
-        blocks = blocks.transpose(1, 2) @ dct_matrix(self._width).T
+        blocks = blocks.transpose(1, 2) @ self._wide.T
         if self._is_matrix:
-            blocks = dct_matrix(self._height) @ blocks
+            blocks = self._tall @ blocks
         return blocks.reshape(self.chunks, self.numel)
 
     def decode(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return the values that have these coefficients, in a new tensor."""
         blocks = coefficients.view(self._down, self._across, self._height, self._width)
-        blocks = blocks @ dct_matrix(self._width)
+        blocks = blocks @ self._wide
         if self._is_matrix:
-            blocks = dct_matrix(self._height).T @ blocks
+            blocks = self._tall.T @ blocks
         return blocks.transpose(1, 2).reshape(self._shape)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from bluecomm.ops.allgather import allgather_nonblocking
-from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithm import MOMENTUM_GROWS_OLD, no_join, wait_for
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.flat import flat_empty
 from bluecomm.optim.buckets.slots import Slot
 from bluecomm.optim.dct_chunks import DctChunks
 from bluecomm.optim.failures import Failures
@@ -42,9 +42,9 @@ class DeMo(GradientAveraging):
     parameter by ``lr``, so rates are those of sign descent or Adam. Gradients are
     clipped before they enter ``d_i``. ``DctChunks`` describes chunks.
 
-    All ranks must start equal. They stay equal bit for bit if their CPUs and versions
-    of torch multiply matrices alike; otherwise signs of coefficients near 0 may differ.
-    The method is the same in a world of one.
+    All ranks must start equal. They stay equal bit for bit if their processors and
+    versions of torch multiply matrices alike; otherwise signs of coefficients near 0
+    may differ. The method is the same in a world of one.
 
     Args:
         k: Number of coefficients of each chunk to send, or all if a chunk has fewer.
@@ -59,6 +59,7 @@ class DeMo(GradientAveraging):
         arXiv:2411.19870, and its public implementation.
     """
 
+    works_on_devices = True
     honours = frozenset(
         {
             "backward_passes_per_step",
@@ -135,7 +136,7 @@ class DeMo(GradientAveraging):
             bucket.lay_out_gradients(sparse=None if as_dense else ())
             for slot in bucket.slots:
                 if slot.name not in self._momentum:
-                    zeros = torch.zeros(slot.shape, dtype=torch.float32)
+                    zeros = slot.parameter.new_zeros(slot.shape, dtype=torch.float32)
                     self._momentum[slot.name] = zeros
         self._spectra = {
             bucket: _Spectrum(bucket, self.context.comm, self._k, self._chunk)
@@ -206,7 +207,9 @@ class _Spectrum:
     def __init__(self, bucket: Bucket, comm: Communicator, k: int, chunk: int) -> None:
         self._bucket = bucket
         self._comm = comm
-        self._chunks = [DctChunks(slot.shape, chunk) for slot in bucket.slots]
+        self._chunks = [
+            DctChunks(slot.shape, chunk, bucket.staging) for slot in bucket.slots
+        ]
         self._shapes = [
             (chunks.chunks, min(k, chunks.numel)) for chunks in self._chunks
         ]
@@ -214,8 +217,9 @@ class _Spectrum:
         nbytes = self._count * (_VALUE_NBYTES + _POSITION_NBYTES)
         # At least one, also if no parameter has elements.
         nbytes = (nbytes // _ALIGNMENT_NBYTES + 1) * _ALIGNMENT_NBYTES
-        self._sent = shared_empty(nbytes, torch.uint8).zero_()
-        self._received = shared_empty(comm.size * nbytes, torch.uint8)
+        self._sent = flat_empty(nbytes, torch.uint8, bucket.staging).zero_()
+        received = comm.size * nbytes
+        self._received = flat_empty(received, torch.uint8, bucket.staging)
         self._handle: Handle[torch.Tensor] | None = None
 
     def slots(self) -> Iterator[Slot]:
@@ -257,7 +261,8 @@ class _Spectrum:
             slot, chunks = parts[0][:2]
             if slot.name not in active:
                 continue
-            total, senders = torch.zeros(2, chunks.chunks, chunks.numel)
+            shape = (2, chunks.chunks, chunks.numel)
+            total, senders = parts[0][2].new_zeros(shape)
             for _, _, values, positions in parts:
                 where = positions.long()
                 total.scatter_add_(1, where, values)
