@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from bluecomm.compression import Codec
+from bluecomm.device.staging import values_on_host
 from bluecomm.ops.neighbor_allgather import neighbor_allgather_nonblocking
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
@@ -47,7 +48,7 @@ class PublishedChange:
         progress: The state to which it belongs.
         not_finite: Positions of the parameters that the codec could not encode. Then
             there are no values.
-        values: The values as all ranks decode them.
+        values: The values as all ranks decode them, where the parameters are.
     """
 
     progress: StateRound
@@ -60,6 +61,9 @@ class CodedDifferences:
 
     Codes are those of float32. The values of the first round are those of parameters,
     so they are sent in the type of the parameters, but at least float32.
+
+    Codes are made and decoded on the host. So differences on a device are copied to the
+    host, which waits for the device.
 
     Args:
         comm: Ranks that publish tensors, at least two, this one included.
@@ -104,15 +108,16 @@ class CodedDifferences:
         Returns:
             This rank's own message, and the operation, for ``received``.
         """
+        limit_s = self._comm.world.config.operation_timeout_s
+        dtype = torch.float32 if progress.rounds else self._dtype
+        values = values_on_host(difference.to(dtype), name, limit_s)
         if progress.rounds == 0:
-            values = difference.to(self._dtype)
             is_finite = bool(values.isfinite().all())
             sent = torch.cat(
                 [self._sent[: self._head], values.view(torch.uint8).flatten()]
             )
         else:
             sent = self._sent
-            values = difference.float()
             codec = self._codec.at_round(progress.rounds)
             is_finite = codec.encode(values, sent[self._head :])
         not_finite = [] if is_finite else self._positions_not_finite(values)
@@ -163,6 +168,8 @@ class CodedDifferences:
         values = None
         if not not_finite:
             values = self._decode(message[self._head :], rounds)
+            if (staging := self._bucket.staging) is not None:
+                values = staging.to_device(values)
         return PublishedChange(StateRound(run, rounds), not_finite, values)
 
     def _decode(self, payload: torch.Tensor, rounds: int) -> torch.Tensor:

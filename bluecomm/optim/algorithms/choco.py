@@ -65,6 +65,7 @@ class Choco(CodedAveraging):
         Algorithms with Compressed Communication", ICML 2019, arXiv:1902.00340.
     """
 
+    works_on_devices = True
     keeps = ("published", "mixed")
     at_least = torch.float64
 

@@ -73,6 +73,8 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
                 f"got {codec!r}"
             )
         super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
+        # Means of a machine are computed in flat memory of the host.
+        self.works_on_devices = not hierarchical
         self._codec = codec
         self._is_hierarchical = hierarchical
         if hierarchical:

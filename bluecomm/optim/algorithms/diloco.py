@@ -107,8 +107,6 @@ class DiLoCo(OuterStep):
             sends_copies=codec is not None,
             uneven_inputs=uneven_inputs,
         )
-        # Codes are made on the host.
-        self.works_on_devices = codec is None
         self._codec = codec
         self._coded: CodedMean | None = None
         self._decay = error_feedback
@@ -176,11 +174,9 @@ class DiLoCo(OuterStep):
 
     def _keep_error(self, bucket: Bucket) -> None:
         """Keep what this rank's codes have lost."""
-        assert self._codec is not None
         assert self._coded is not None
         lost = self.copies[bucket].float()
-        codes = self._coded.own_codes(name_of_exchange(bucket))
-        self._codec.add(codes, lost, -1.0)
+        self._coded.subtract_own(name_of_exchange(bucket), lost)
         self.memory.of("error", bucket).copy_(lost)
 
 

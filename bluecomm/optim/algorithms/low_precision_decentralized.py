@@ -51,6 +51,7 @@ class LowPrecisionDecentralized(CodedAveraging):
         Learning with System Relaxations", VLDB 2021, arXiv:2107.01499.
     """
 
+    works_on_devices = True
     keeps = ("published", "left", "right")
 
     def __init__(

@@ -63,6 +63,7 @@ class SparseLoCo(OuterStep):
         arXiv:2508.15706.
     """
 
+    works_on_devices = True
     communication_type = CommunicationType.allreduce
     # Each rank has residuals of its own.
     hands_over_state = False

@@ -8,6 +8,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.device.staging import staging_of, values_beside, values_on_host
 from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.refusal import Operation, told
@@ -28,6 +29,9 @@ class CodedMean(Exchange):
 
     So all ranks get the same bits. A message begins with one byte per parameter, which
     is 1 if the sender's values are not finite. In a world of one nothing is encoded.
+
+    Codes are made and decoded on the host. So values on a device are copied to the
+    host, which waits for the device, and sums of what codes stand for are copied back.
 
     Args:
         comm: Ranks that take part.
@@ -78,7 +82,8 @@ class CodedMean(Exchange):
             ``add_mean``. Its ``wait`` raises FloatingPointError on all ranks if values
             of a rank are not finite.
         """
-        values = source.detach().float()
+        limit_s = self._comm.world.config.operation_timeout_s
+        values = values_on_host(source.detach().float(), name, limit_s)
         message = self._message(name, values.numel())
         slots = self._slots[name]
         head = message[: len(slots)].zero_()
@@ -94,16 +99,24 @@ class CodedMean(Exchange):
         self, codes: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
     ) -> None:
         """Add the mean of what all ranks have sent, times ``alpha``, to values."""
-        if into.dtype == torch.float32:
+        is_exact = into.dtype == torch.float32
+        if is_exact and staging_of(into) is None:
             self._codec.add_mean(codes, into, alpha)
             return
         mean = torch.zeros(into.shape, dtype=torch.float32)
-        self._codec.add_mean(codes, mean)
-        into.add_(mean.to(into.dtype), alpha=alpha)
+        self._codec.add_mean(codes, mean, alpha if is_exact else 1.0)
+        there = values_beside(into, mean).to(into.dtype)
+        into.add_(there, alpha=1.0 if is_exact else alpha)
 
-    def own_codes(self, name: str) -> torch.Tensor:
-        """Return the codes that this rank sent last in an operation."""
-        return self._sent[name][_head_nbytes(self._slots[name]) :]
+    def subtract_own(self, name: str, values: torch.Tensor) -> None:
+        """Subtract what this rank sent last in an operation from float32 values."""
+        codes = self._sent[name][_head_nbytes(self._slots[name]) :]
+        if staging_of(values) is None:
+            self._codec.add(codes, values, -1.0)
+            return
+        decoded = torch.empty(values.shape, dtype=torch.float32)
+        self._codec.decode(codes, decoded)
+        values.sub_(values_beside(values, decoded))
 
     def refused(self, weights: Weights, name: str) -> Operation:
         return "allgather", name, None
