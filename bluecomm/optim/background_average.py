@@ -10,7 +10,6 @@ from bfrun.wording import format_ranks
 from bluecomm.ops.allreduce import allreduce_nonblocking, allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average, Sum
 from bluecomm.ops.refusal import told
-from bluecomm.ops.tensor import shared_like
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.finite import is_finite
@@ -40,8 +39,8 @@ class BackgroundAverage:
         self._buckets = buckets
         self._all_end = False
         # Snapshots and their means; peers read the snapshots.
-        self._sent = [shared_like(bucket.parameters.current) for bucket in buckets]
-        self._means = [shared_like(bucket.parameters.current) for bucket in buckets]
+        self._sent = [bucket.empty() for bucket in buckets]
+        self._means = [bucket.empty() for bucket in buckets]
         self._handles: list[Handle[torch.Tensor]] = []
 
     @property
@@ -64,6 +63,8 @@ class BackgroundAverage:
 
     def start(self, *, is_ending: bool) -> None:
         """Take a snapshot, and start this rank's part of a round.
+
+        Waits for a device, to learn whether its parameters are finite.
 
         Args:
             is_ending: Whether this rank takes no further steps.

@@ -54,6 +54,7 @@ class AsyncModelAverage(BackgroundAlgorithm, GradientAllreduce):
         VLDB 2021, arXiv:2107.01499.
     """
 
+    works_on_devices = True
     flat_parameters = True
     # Only a warm-up uses flat gradients.
     flat_gradients = False

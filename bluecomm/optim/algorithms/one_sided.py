@@ -20,7 +20,6 @@ from typing import ClassVar
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.ops.tensor import shared_like
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.regrouped import RegroupedWeights, regroup_static
@@ -217,6 +216,8 @@ class WinPut(_Averaging):
         arXiv:1710.06952.
     """
 
+    works_on_devices = True
+
     def start(self, bucket: Bucket) -> Handle[bool]:
         return win_put_nonblocking(
             bucket.parameters.current,
@@ -239,6 +240,8 @@ class PullGet(_Averaging):
     Source:
         As for ``win_put``.
     """
+
+    works_on_devices = True
 
     def start(self, bucket: Bucket) -> Handle[bool]:
         sources = self.context.settings.src_weights
@@ -288,6 +291,7 @@ class PushSum(OneSided):
         "Gossip-Based Computation of Aggregate Information", FOCS 2003.
     """
 
+    works_on_devices = True
     zero_init = True
 
     def __init__(
@@ -310,7 +314,7 @@ class PushSum(OneSided):
     def value_of(self, bucket: Bucket) -> torch.Tensor:
         if bucket not in self._biased:
             current = bucket.parameters.current
-            self._biased[bucket] = shared_like(current).copy_(current)
+            self._biased[bucket] = bucket.empty().copy_(current)
         return self._biased[bucket]
 
     @torch.no_grad()

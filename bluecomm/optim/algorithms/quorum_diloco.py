@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from bluecomm.ops.tensor import shared_like
+from bluecomm.device.staging import values_beside, values_on_host
+from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithms.outer_step import check_outer
 from bluecomm.optim.background_algorithm import BackgroundAlgorithm
 from bluecomm.optim.buckets.bucket import Bucket
@@ -70,6 +71,7 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         are left out.
     """
 
+    works_on_devices = True
     flat_parameters = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
     # Progress that comes late acts like momentum, so rounds are shorter, and the outer
@@ -121,7 +123,8 @@ class QuorumDiLoCo(BackgroundAlgorithm):
             bucket.lay_out_parameters(halves=1)
         self._buckets = buckets
         self._memory = BucketState(buckets, ("base",))
-        self._sent = [shared_like(bucket.parameters.current) for bucket in buckets]
+        # On the host, as messages are.
+        self._sent = [shared_empty(bucket.numel, bucket.dtype) for bucket in buckets]
         self._link: Link
         self._server: QuorumServer | None = None
         comm = self.context.comm
@@ -197,9 +200,7 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         """
         found: list[str] = []
         for bucket, sent in zip(self._buckets, self._sent, strict=True):
-            torch.sub(
-                self._memory.of("base", bucket), bucket.parameters.current, out=sent
-            )
+            self._put_progress(bucket, sent)
             if not is_finite(sent):
                 found += [
                     slot.name
@@ -222,6 +223,18 @@ class QuorumDiLoCo(BackgroundAlgorithm):
                 "progress are lost. Lower the learning rate, clip gradients, or skip "
                 "steps whose loss is not finite, as torch.amp.GradScaler does"
             )
+
+    def _put_progress(self, bucket: Bucket, into: torch.Tensor) -> None:
+        """Write the progress in a bucket to memory of the host.
+
+        Waits for the device of the parameters.
+        """
+        base, current = self._memory.of("base", bucket), bucket.parameters.current
+        if bucket.staging is None:
+            torch.sub(base, current, out=into)
+            return
+        limit_s = self.context.comm.world.config.operation_timeout_s
+        into.copy_(values_on_host(base - current, bucket.name, limit_s))
 
     def _take_answer(self) -> None:
         """Apply the answer, if it has come."""
@@ -246,8 +259,9 @@ class QuorumDiLoCo(BackgroundAlgorithm):
         self._is_waiting = False
         for bucket, outer in zip(self._buckets, answer.values, strict=True):
             base = self._memory.of("base", bucket)
-            replace_base(bucket.parameters.current, base, outer)
-            base.copy_(outer)
+            there = values_beside(base, outer)
+            replace_base(bucket.parameters.current, base, there)
+            base.copy_(there)
         return answer.all_end
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ class BucketState:
     A checkpoint stores them under the names of the parameters, so it can be loaded into
     a different division into buckets.
 
-    The tensors are where the parameters are.
+    The tensors are where the parameters are, unless they are on the host.
 
     Args:
         buckets: The buckets.
@@ -24,6 +24,7 @@ class BucketState:
         shared: The names, of both kinds, whose tensors peers read.
         at_least: The type of tensors whose parameters have a narrower one. Default:
             that of the parameters.
+        on_host: Whether all tensors are on the host.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class BucketState:
         scratch: Sequence[str] = (),
         shared: Sequence[str] = (),
         at_least: torch.dtype | None = None,
+        on_host: bool = False,
     ) -> None:
         self._kept = tuple(kept)
         self._at_least = at_least
@@ -41,7 +43,7 @@ class BucketState:
             name: {
                 bucket: (
                     bucket.empty(dtype=self.dtype_for(bucket)).zero_()
-                    if name in shared or bucket.staging is not None
+                    if name in shared or (bucket.staging is not None and not on_host)
                     else torch.zeros(bucket.numel, dtype=self.dtype_for(bucket))
                 )
                 for bucket in buckets

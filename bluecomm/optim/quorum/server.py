@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.device.staging import values_on_host
 from bluecomm.errors import BluecommError
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithm import Context
@@ -29,8 +30,8 @@ class QuorumServer(Link):
     """Takes the progress of all ranks, and answers those whose round has closed.
 
     The thread of callbacks and that of the first rank's steps use it, one at a time.
-    It is also the link of the first rank. Once a receive has failed, all progress is
-    answered with the error.
+    It is also the link of the first rank. All its tensors are on the host. Once a
+    receive has failed, all progress is answered with the error.
 
     Args:
         context: The optimizer.
@@ -42,10 +43,11 @@ class QuorumServer(Link):
         self, context: Context, buckets: Sequence[Bucket], options: RoundOptions
     ) -> None:
         comm = context.comm
+        self._limit_s = comm.world.config.operation_timeout_s
         self._buckets = buckets
         # Outer steps are small beside the parameters.
         self._memory = BucketState(
-            buckets, ("outer", "momentum"), at_least=torch.float32
+            buckets, ("outer", "momentum"), at_least=torch.float32, on_host=True
         )
         outer, momentum = (
             [self._memory.of(name, bucket) for bucket in buckets]
@@ -72,10 +74,14 @@ class QuorumServer(Link):
 
     def begin(self) -> None:
         """Let the outer parameters begin with the current ones."""
+        limit_s = self._limit_s
         with self._changed:
             for bucket in self._buckets:
-                outer = self._memory.of("outer", bucket)
-                outer.copy_(bucket.parameters.current)
+                outer, current = (
+                    self._memory.of("outer", bucket),
+                    bucket.parameters.current,
+                )
+                outer.copy_(values_on_host(current, bucket.name, limit_s))
 
     @property
     def is_idle(self) -> bool:
