@@ -93,10 +93,11 @@ class Algorithm:
     # Whether its option ``momentum`` stands in for that of the user's optimizer, which
     # must have none.
     brings_momentum = False
-    # Whether parameters may be on a device, such as a GPU. If so, hooks between the
-    # start of a forward pass and the end of a step neither read values of the device
-    # nor write values of the host to it, because both wait for the device. Not
-    # inherited, as above; an object may set it to False, depending on its options.
+    # Whether parameters may be on a device, such as a GPU. Hooks between the start of a
+    # forward pass and the end of a step should neither read values of the device nor
+    # write values of the host to it, because both wait for the device;
+    # docs/optimizer.md lists those that do. Not inherited, as above; an object may set
+    # it to False, depending on its options.
     works_on_devices = False
     # Whether the result of a training depends on the speed of ranks and links.
     depends_on_speed = False

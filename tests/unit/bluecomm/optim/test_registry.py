@@ -1,12 +1,9 @@
 import pytest
 
 from bluecomm.bench.prediction.methods import METHODS
-from bluecomm.compression import HalfCast
 from bluecomm.optim import Algorithm, algorithm_names, register_algorithm
 from bluecomm.optim.algorithms.bytegrad import ByteGrad
-from bluecomm.optim.algorithms.diloco import DiLoCo
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
-from bluecomm.optim.algorithms.powersgd import PowerSGD
 from bluecomm.optim.registry import (
     get_algorithm,
     names_on_devices,
@@ -92,10 +89,12 @@ def test_algorithms_whose_ranks_must_be_equal_do_not_train_apart():
 
 def test_an_algorithm_says_itself_that_it_works_on_devices():
     assert works_on_devices(GradientAllreduce())
-    assert not works_on_devices(PowerSGD())  # derived from it
+    assert not works_on_devices(type("Derived", (GradientAllreduce,), {})())
     assert works_on_devices(ByteGrad())
     assert not works_on_devices(ByteGrad(hierarchical=True))
-    assert works_on_devices(DiLoCo())
-    assert not works_on_devices(DiLoCo(codec=HalfCast()))
-    assert {"gradient_allreduce", "neighbor_allreduce"} < set(names_on_devices())
-    assert {"async", "powersgd", "win_put"}.isdisjoint(names_on_devices())
+
+
+def test_all_algorithms_work_on_devices():
+    for name in algorithm_names():
+        if get_algorithm(name).__module__.startswith("bluecomm."):
+            assert name in names_on_devices()
