@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -59,7 +60,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "--parameters", type=count, default=1000, help="their number (default: 1000)"
     )
     parser.add_argument(
-        "--elements", type=count, default=32, help="elements of each (default: 32)"
+        "--shapes",
+        type=_shape,
+        nargs="+",
+        default=[(32,)],
+        metavar="SHAPE",
+        help="their shapes in turn, such as 32 4x8 (default: 32)",
     )
     parser.add_argument(
         "--rounds", type=count, default=30, help="turns of each (default: 30)"
@@ -70,6 +76,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(map(count, text.split("x")))
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, and print a table."""
     refusal = why_not_written(args.json)
@@ -77,26 +87,30 @@ def run(args: argparse.Namespace) -> int:
         print(f"fuse: {refusal}", file=sys.stderr)
         return 2
     timed = [
-        measure(name, args.parameters, args.elements, args.rounds)
-        for name in OPTIMIZERS
+        measure(name, args.parameters, args.shapes, args.rounds) for name in OPTIMIZERS
     ]
     _print_table(args, timed)
     if args.json:
         rows: dict[str, Any] = {
             "parameters": args.parameters,
-            "elements": args.elements,
+            "shapes": args.shapes,
             "timed": [one._asdict() for one in timed],
         }
         args.json.write_text(json.dumps(rows) + "\n")
     return 0
 
 
-def measure(name: str, parameters: int, elements: int, rounds: int) -> StepTimes:
+def measure(
+    name: str, parameters: int, shapes: Sequence[tuple[int, ...]], rounds: int
+) -> StepTimes:
     """Time both forms of an optimizer in turns, after two that are not counted."""
     timed = StepTimes(name, [], [])
     turns = []
     for times in (timed.plain_ms, timed.fused_ms):
-        model = [nn.Parameter(torch.randn(elements)) for _ in range(parameters)]
+        model = [
+            nn.Parameter(torch.randn(shape))
+            for shape in itertools.islice(itertools.cycle(shapes), parameters)
+        ]
         optimizer = OPTIMIZERS[name](model)
         if times is timed.fused_ms:
             optimizer = fuse_optimizer(optimizer)
@@ -104,7 +118,7 @@ def measure(name: str, parameters: int, elements: int, rounds: int) -> StepTimes
     for number in range(rounds + 2):
         for times, model, optimizer in turns:
             for parameter in model:
-                parameter.grad = torch.randn(elements)
+                parameter.grad = torch.randn(parameter.shape)
             start = time.perf_counter()
             optimizer.step()
             if number >= 2:
@@ -124,8 +138,9 @@ def _print_table(args: argparse.Namespace, timed: Sequence[StepTimes]) -> None:
                 f"{plain_ms / fused_ms:.1f}",
             )
         )
+    shapes = ["x".join(map(str, shape)) for shape in args.shapes]
     print(
-        f"a step of {args.parameters} parameters of {args.elements} float32, "
+        f"a step of {args.parameters} parameters of {' and '.join(shapes)} float32, "
         f"{torch.get_num_threads()} threads, medians of {args.rounds} turns"
     )
     print("\n".join(align(rows, left=1)))

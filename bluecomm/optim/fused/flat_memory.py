@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from bluecomm.optim.buckets.slots import Slot
+from bluecomm.optim.fused.joined_gradients import JoinedGradients, divide
 
 
 class FlatMemory:
     """Flat values, of which ``p.data`` are views, and flat gradients.
 
     The gradients are copied in before each step, because every backward pass after
-    ``zero_grad`` makes new ones. Neighbors with one dimension are copied by one
+    ``zero_grad`` makes new ones. Neighbors whose rows have one shape are copied by one
     operation. Padding between parameters is zero.
 
     A parameter may have its values elsewhere: in a bucket of a distributed optimizer,
@@ -46,23 +47,27 @@ class FlatMemory:
                 parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
         self._elsewhere: list[int] = []
-        # The first neighbors with one dimension: their positions, their part of the
-        # flat gradients, and the padding behind each, if there is any.
-        self._vectors = _first_vectors(slots)
-        self._of_vectors = self.gradients[:0]
-        self._paddings: list[torch.Tensor] = []
-        if neighbors := slots[self._vectors]:
-            first, last = neighbors[0], neighbors[-1]
-            self._of_vectors = self.gradients[first.offset : last.end]
-            lengths = [
-                slot.end - slot.offset - slot.shape.numel() for slot in neighbors
-            ]
-            if any(lengths):
-                zeros = {n: self.gradients.new_zeros(n) for n in lengths}
-                self._paddings = [zeros[length] for length in lengths]
-        self._other_views = self._without_vectors(self._gradient_views)
-        # A vector in the same memory has the same stride.
-        self._strides = [view.stride() for view in self._other_views]
+        together = divide(slots)
+        self._joined = [
+            (part, JoinedGradients(slots[part], self.gradients)) for part in together
+        ]
+        # Whether a gradient is copied on its own.
+        self._single = [True] * len(slots)
+        for part in together:
+            self._single[part] = [False] * (part.stop - part.start)
+        self._single_views = list(
+            itertools.compress(self._gradient_views, self._single)
+        )
+        # A vector in the same memory has the same stride. Whether a matrix is
+        # contiguous is told faster than its strides.
+        is_matrix = [len(slot.shape) > 1 for slot in slots]
+        is_plain = [view.is_contiguous() for view in self._views]
+        self._is_plain = [m and p for m, p in zip(is_matrix, is_plain, strict=True)]
+        self._is_strided = [
+            m and not p for m, p in zip(is_matrix, is_plain, strict=True)
+        ]
+        strided = itertools.compress(self._views, self._is_strided)
+        self._strides = [view.stride() for view in strided]
 
     def holds(self, position: int) -> bool:
         """Return whether ``p.data`` of a parameter is in this memory."""
@@ -95,29 +100,27 @@ class FlatMemory:
                 start.
         """
         self._elsewhere = self._find_elsewhere(present)
-        if all(present):
-            self._copy_all(gradients)
-        elif any(present):
-            pairs = zip(self._gradient_views, gradients, strict=True)
-            views, found = zip(*itertools.compress(pairs, present), strict=True)
-            torch._foreach_copy_(views, found)
+        try:
+            self._copy_gradients(gradients, present)
+        except RuntimeError:
+            for position in itertools.compress(range(len(present)), present):
+                self.check_kind(position)
+            raise
         if self._elsewhere:
             torch._foreach_copy_(*self._values_elsewhere())
 
-    def _copy_all(self, gradients: Sequence[Any]) -> None:
-        """Copy in gradients of all parameters."""
-        if vectors := list(gradients[self._vectors]):
-            if self._paddings:
-                pairs = zip(vectors, self._paddings, strict=True)
-                vectors = [piece for pair in pairs for piece in pair]
-            # With out=, cat would resize the memory if a gradient had another length.
-            self._of_vectors.copy_(torch.cat(vectors))
-        if self._other_views:
-            others = self._without_vectors(gradients)
-            torch._foreach_copy_(self._other_views, others)
-
-    def _without_vectors(self, tensors: Sequence[Any]) -> list[Any]:
-        return [*tensors[: self._vectors.start], *tensors[self._vectors.stop :]]
+    def _copy_gradients(
+        self, gradients: Sequence[Any], present: Sequence[bool]
+    ) -> None:
+        if not all(present):
+            views = list(itertools.compress(self._gradient_views, present))
+            torch._foreach_copy_(views, list(itertools.compress(gradients, present)))
+            return
+        for part, joined in self._joined:
+            joined.copy_in(gradients[part])
+        if self._single_views:
+            single = list(itertools.compress(gradients, self._single))
+            torch._foreach_copy_(self._single_views, single)
 
     def copy_out(self, present: Sequence[bool]) -> None:
         """Copy out the values that are elsewhere, and count the change of all.
@@ -136,9 +139,13 @@ class FlatMemory:
     def _find_elsewhere(self, present: Sequence[bool]) -> list[int]:
         """Return the positions of the values that have to be copied."""
         addresses = list(map(torch.Tensor.data_ptr, self._parameters))
-        others = self._without_vectors(self._parameters)
-        strides = list(map(torch.Tensor.stride, others))
-        if addresses == self._addresses and strides == self._strides:
+        plain = itertools.compress(self._parameters, self._is_plain)
+        strided = itertools.compress(self._parameters, self._is_strided)
+        if (
+            addresses == self._addresses
+            and all(map(torch.Tensor.is_contiguous, plain))
+            and list(map(torch.Tensor.stride, strided)) == self._strides
+        ):
             return []
         found = []
         for position, parameter in enumerate(self._parameters):
@@ -157,15 +164,6 @@ class FlatMemory:
             [self._views[position] for position in self._elsewhere],
             [self._slots[position].parameter.data for position in self._elsewhere],
         )
-
-
-def _first_vectors(slots: Sequence[Slot]) -> slice:
-    """Return the positions of the first neighbors with one dimension."""
-    is_vector = [len(slot.shape) == 1 for slot in slots]
-    if True not in is_vector:
-        return slice(0, 0)
-    first = is_vector.index(True)
-    return slice(first, [*is_vector, False].index(False, first))
 
 
 def _increment_versions(tensors: list[torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from bluecomm.optim.buckets.slots import Slot
 from bluecomm.optim.fused.flat_group import FlatGroup
+from bluecomm.optim.fused.joined_gradients import row_shape
 
 
 def lay_out(
@@ -34,9 +35,12 @@ def lay_out(
     alone = []
     slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     named = [(f"{prefix}['params'][{k}]", p) for k, p in enumerate(parameters)]
-    # A parameter that is never stepped would divide its flat group into two runs. The
-    # gradients of neighbors with one dimension are copied together.
-    named.sort(key=lambda pair: (not pair[1].requires_grad, pair[1].dim() == 1))
+    # A parameter that is never stepped would divide its flat group into two runs.
+    # Neighbors whose rows have one shape have their gradients copied together.
+    rows: dict[tuple[int, ...] | None, int] = {}
+    for parameter in parameters:
+        rows.setdefault(row_shape(parameter), len(rows))
+    named.sort(key=lambda pair: (not pair[1].requires_grad, rows[row_shape(pair[1])]))
     for name, parameter in named:
         if not (_is_plain(parameter) and may_fuse(parameter)):
             alone.append(parameter)

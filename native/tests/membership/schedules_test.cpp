@@ -1,7 +1,7 @@
 // Random schedules of the membership protocol. To run more, or one again with its
 // story:
 //
-//   MEMBERSHIP_SCHEDULES=1000000 build/native/tests --filter schedules
+//   MEMBERSHIP_SCHEDULES=1000000 build/native/tests --filter schedules --limit-s 3600
 //   MEMBERSHIP_SEED=4711 build/native/tests --filter schedules
 #include <cstdio>
 #include <cstdlib>

@@ -8,13 +8,17 @@ from bluecomm.bench.fuse import OPTIMIZERS
 
 def test_all_optimizers_are_measured_in_both_forms(tmp_path, capsys):
     path = tmp_path / "fuse.json"
-    sizes = ["--parameters", "3", "--elements", "5", "--rounds", "2"]
+    sizes = ["--parameters", "3", "--shapes", "5", "2x3", "--rounds", "2"]
     assert main(["fuse", *sizes, "--json", str(path)]) == 0
-    timed = json.loads(path.read_text())["timed"]
+    results = json.loads(path.read_text())
+    assert results["shapes"] == [[5], [2, 3]]
+    timed = results["timed"]
     assert [one["name"] for one in timed] == list(OPTIMIZERS)
     for one in timed:
         assert len(one["plain_ms"]) == len(one["fused_ms"]) == 2
-    assert len(capsys.readouterr().out.splitlines()) == 2 + len(OPTIMIZERS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("a step of 3 parameters of 5 and 2x3 float32, ")
+    assert len(lines) == 2 + len(OPTIMIZERS)
 
 
 def test_a_file_that_cannot_be_written_is_refused_first(tmp_path, capsys):

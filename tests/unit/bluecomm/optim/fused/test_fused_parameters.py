@@ -46,9 +46,13 @@ def test_sparse_gradients_step_alone(momentum):
 LENGTHS = [(3,), (2, 5), (16,), (1,), (), (7,), (4, 4), (0,), (40,)]
 
 
-@pytest.mark.parametrize("shapes", [LENGTHS, [(16,)] * 3, [(3,)] * 3])
-def test_vectors_of_all_lengths_are_copied_to_their_places(shapes):
-    def train_vectors(fuse):
+# Their paddings are no rows, one row, whole rows, and no whole number of rows.
+ROWS = [(4, 4), (3, 4), (2, 4), (8, 2, 1), (7, 2, 1), (3, 5), (2, 5), (0, 4)]
+
+
+@pytest.mark.parametrize("shapes", [LENGTHS, ROWS, [(16,)] * 3, [(3,)] * 3])
+def test_gradients_of_all_shapes_are_copied_to_their_places(shapes):
+    def train(fuse):
         torch.manual_seed(0)
         parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
         optimizer = fuse(torch.optim.SGD(parameters, 0.1, 0.9))
@@ -61,9 +65,37 @@ def test_vectors_of_all_lengths_are_copied_to_their_places(shapes):
             optimizer.step()
         return torch.cat([p.detach().flatten() for p in parameters]), optimizer
 
-    wanted, _ = train_vectors(lambda optimizer: optimizer)
-    got, fused = train_vectors(bf.fuse_optimizer)
+    wanted, _ = train(lambda optimizer: optimizer)
+    got, fused = train(bf.fuse_optimizer)
     check(got, wanted)
+    assert fused.fusion_counts.alone == 0
+
+
+def test_matrices_keep_their_order_of_memory():
+    """Gradients of transposed and channels_last parameters are copied one by one."""
+
+    def train_mixed(fuse):
+        torch.manual_seed(0)
+        images = torch.randn(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+        values = [
+            torch.randn(2, 3, 2, 2),
+            images,
+            torch.randn(3, 4),
+            torch.randn(4, 4).t(),
+        ]
+        parameters = [nn.Parameter(value) for value in values]
+        optimizer = fuse(torch.optim.SGD(parameters, 0.1, 0.9))
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape)
+            optimizer.step()
+        return parameters, optimizer
+
+    wanted, _ = train_mixed(lambda optimizer: optimizer)
+    got, fused = train_mixed(bf.fuse_optimizer)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
     assert fused.fusion_counts.alone == 0
 
 
