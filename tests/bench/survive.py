@@ -106,6 +106,8 @@ def on_hosts(
     names = ",".join(f"{host.name}:{number}" for host, number in pairs)
     launcher = [sys.executable, "-m", "bfrun", "-H", names]
     launcher += ["--ssh-config", str(cluster.ssh_config), "-x", "OMP_NUM_THREADS=1"]
+    # torch makes a folder in each rank, which stays when the rank is killed.
+    launcher += ["-x", f"TMPDIR={cluster.folder}"]
     launcher += ["--on-failure", "continue", *options, sys.executable]
     return Command(algorithm, HOSTS, launcher, {"PYTHONPATH": str(ROOT)})
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,9 @@ from tests.support.python_path import python_path
 _LOAD, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x35, 0x06
 _RANDOM = 2**32 - 0x1000 + 56
 _PASS, _DROP = 0, 2
+# Agents whose bfrun was killed end their ranks and remove their folders within this
+# time.
+_ENDING_S = 10.0
 _TOOLS = ("ip", "bridge", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
@@ -328,6 +332,9 @@ def _write_ssh_settings(cluster: Cluster) -> None:
 
 
 def _remove(cluster: Cluster) -> None:
+    deadline = time.monotonic() + _ENDING_S
+    while cluster.processes() and time.monotonic() < deadline:
+        time.sleep(0.02)
     _remove_networks(cluster.bridge)
     for host in cluster.hosts:
         host.sshd.wait(timeout=DEADLINE_S)
