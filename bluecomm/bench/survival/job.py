@@ -161,7 +161,11 @@ class ObservedJob:
         own = {MARK: self._mark, "TMPDIR": str(self._folder), "OMP_NUM_THREADS": "1"}
         self._outputs: list[Path] = []
         self._environ = {**os.environ, **own, **command.environ}
-        self._process = self._launch([*command.launcher, *work.command()])
+        try:
+            self._process = self._launch([*command.launcher, *work.command()])
+        except BaseException:  # SIGTERM may come when the process has been started
+            self._remove()
+            raise
 
     def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         # One file for each bfrun, because one that was killed may leave half a line.
@@ -182,6 +186,9 @@ class ObservedJob:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        self._remove()
+
+    def _remove(self) -> None:
         kill_left(self._mark)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -43,7 +43,15 @@ def count_left(mark: str, folder: Path) -> int:
 
 
 def kill_left(mark: str) -> None:
-    """Kill the processes of a job that still run."""
-    for pid in _marked(mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """Kill the processes of a job that still run, and those that they start meanwhile.
+
+    A process that the kernel cannot end within ``_PATIENCE_S`` is left.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while pids := _marked(mark):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return
+        time.sleep(0.02)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -18,7 +20,7 @@ from bluecomm.bench.survival.goodput import (
     progress_per_s,
     rank_steps_per_s,
 )
-from bluecomm.bench.survival.job import Command, JobEffort, run_job
+from bluecomm.bench.survival.job import Command, JobEffort, ObservedJob, run_job
 from bluecomm.bench.survival.joins import HOSTS, JoinPause, judge_join
 from bluecomm.bench.survival.leftovers import count_left
 from bluecomm.bench.survival.outcome import JobRecord, expected_values, judge
@@ -35,6 +37,7 @@ from bluecomm.bench.survival.step_log import (
     read_logs,
 )
 from bluecomm.bench.survival.torchrun import PeerOutcome
+from tests.support.deadlines import DEADLINE_S
 
 MS = 1_000_000
 KILL = BY_NAME["kill"]
@@ -272,6 +275,22 @@ def test_leftovers_are_counted_by_name(tmp_path):
     (tmp_path / "bfrun-1").mkdir()
     (tmp_path / "logs").mkdir()
     assert count_left("no such mark", tmp_path) == 1
+
+
+def test_a_job_that_was_being_started_is_removed(monkeypatch):
+    jobs = []
+
+    def launch_and_leave(self, command):
+        sleeping = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        jobs.append((self._folder, subprocess.Popen(sleeping, env=self._environ)))
+        sys.exit(143)
+
+    monkeypatch.setattr(ObservedJob, "_launch", launch_and_leave)
+    with pytest.raises(SystemExit, match=r"^143$"):
+        ObservedJob(Command("d2", "shm", [], {}), KILL, JobEffort(1, 1, 1.0, "1x4"))
+    folder, process = jobs[0]
+    assert process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert not folder.exists()
 
 
 @pytest.fixture
