@@ -16,6 +16,7 @@ from bluecomm import (
     barrier,
     broadcast_object,
     init,
+    local_device,
     local_size,
     rank,
     set_topology,
@@ -29,13 +30,19 @@ from bluecomm.bench.training.compute import (
     EmulatedOptimizer,
     RealModel,
 )
-from bluecomm.bench.training.contenders import ALONE, Contender, Trainer
+from bluecomm.bench.training.contenders import (
+    ALONE,
+    Contender,
+    Trainer,
+    default_names,
+)
 from bluecomm.bench.training.measuring import (
     Effort,
     StepTime,
     measure,
     with_baseline,
 )
+from bluecomm.bench.training.model_placement import ModelPlacement
 from bluecomm.bench.training.models import Layer, equal_layers, layers_of
 from bluecomm.bench.training.overhead import measure_overhead
 from bluecomm.bench.training.report import TrainReport
@@ -63,9 +70,14 @@ def run(args: argparse.Namespace) -> int:
     """Run the measurements of the command line and print a table on rank 0."""
     torch.set_num_threads(1)
     init()
+    if args.algorithms is None:
+        args.algorithms = default_names(with_groups=args.device == "cpu")
     refusal = broadcast_object(why_refused(args, size()) if rank() == 0 else "")
     if refusal:
         _say(refusal)
+        return 2
+    if args.device == "cuda" and local_device().type == "cpu":
+        print("--device cuda: this rank sees no GPU", file=sys.stderr)
         return 2
     layers = layers_of(args.model) if args.model else equal_layers(args.layers)
     contenders = with_baseline(args.algorithms)
@@ -160,14 +172,20 @@ def _trainer(
             return torch.optim.SGD(parameters, lr=1e-6)
         return EmulatedOptimizer(parameters)
 
-    return Trainer(comm, groups, make_model, make_optimizer)
+    gpu = local_device().index if args.device == "cuda" else None
+    return Trainer(comm, groups, make_model, make_optimizer, ModelPlacement(gpu))
 
 
 def _report(
     args: argparse.Namespace, layers: list[Layer], times: list[StepTime]
 ) -> None:
+    what = args.model or args.layers
     report = TrainReport.of(
-        args.model or args.layers, layers, args.step_ms, local_size(), times
+        f"{what}, cuda" if args.device == "cuda" else what,
+        layers,
+        args.step_ms,
+        local_size(),
+        times,
     )
     report.print()
     if args.json:

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algorithms",
         nargs="+",
         type=_contender,
-        default=default_names(),
         metavar="NAME[:OPTION]",
         help="any that DistributedOptimizer knows, none, ddp, or fsdp (FSDP2, each "
         "layer); options are atc and every=STEPS (parameter averaging), static (all "
@@ -52,7 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gloo), silent (ddp without communication), ordinary (memory of the buckets of "
         "ddp:bluecomm), "
         "bucket=SIZE, and the algorithm's own, such as outer_lr=2.0 "
-        f"(default: {' '.join(default_names())})",
+        f"(default: {' '.join(default_names())}; without ddp on a GPU)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where the models are; cuda: on the GPU of each rank, without ddp and "
+        "fsdp (default: cpu)",
     )
     _add_modes(parser.add_mutually_exclusive_group())
     parser.add_argument("--rounds", type=count, default=3, help="default: 3")
@@ -95,6 +101,17 @@ def why_refused(args: argparse.Namespace, size: int) -> str:
         ranks = wording.count(size, "rank")
         return f"--scaling {max(args.scaling)}: the job has only {ranks}"
     named = [Contender.parse(label) for label in args.algorithms]
+    if args.device == "cuda":
+        if args.step_ms is not None:
+            return (
+                "--device cuda computes on the GPU, and --step-ms emulates one; leave "
+                "one of them out"
+            )
+        if grouped := [one.label for one in named if one.needs_groups]:
+            return (
+                f"--device cuda measures no process groups; leave out {grouped[0]}, or "
+                "--device"
+            )
     bound = [one.label for one in named if one.needs_all_ranks]
     if bound and args.scaling and min(args.scaling) < size:
         return (

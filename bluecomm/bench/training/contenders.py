@@ -20,6 +20,7 @@ from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.process_groups.groups import BLUECOMM, ORDINARY_BUCKETS, Groups
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.sizes import parse_size
+from bluecomm.bench.training.model_placement import ModelPlacement
 from bluecomm.optim import Algorithm
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
@@ -162,12 +163,16 @@ class Contender:
         return self.algorithm is not None and self.algorithm.flat_parameters
 
 
-def default_names() -> list[str]:
+def default_names(*, with_groups: bool = True) -> list[str]:
     """Return the default contenders: the baselines and the basic algorithms.
 
     The other algorithms combine one or two of the same exchanges.
+
+    Args:
+        with_groups: Whether process groups of torch may be used.
     """
-    return [ALONE, DDP, "gradient_allreduce", *_AVERAGING, "local"]
+    baselines = [ALONE, DDP] if with_groups else [ALONE]
+    return [*baselines, "gradient_allreduce", *_AVERAGING, "local"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,12 +183,14 @@ class Training:
         optimizer: The distributed optimizer, or the plain one.
         step: Runs a step.
         finish: Completes the communication of the last step.
+        wait: Waits until the GPU has computed all steps, if there is one.
         end: Frees what the ranks have created together; collective.
     """
 
     optimizer: torch.optim.Optimizer
     step: Callable[[], None]
     finish: Callable[[], None]
+    wait: Callable[[], None]
     end: Callable[[], object]
 
 
@@ -195,6 +202,7 @@ class Trainer:
         groups: torch's groups of the same ranks, if a contender needs them.
         make_model: Creates a model whose forward pass returns the loss.
         make_optimizer: Creates a plain optimizer for parameters.
+        placement: Where the models are. Default: on the host.
     """
 
     def __init__(
@@ -203,15 +211,17 @@ class Trainer:
         groups: Groups,
         make_model: Callable[[], nn.Module],
         make_optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer],
+        placement: ModelPlacement | None = None,
     ) -> None:
         self._comm = comm
         self._groups = groups
         self._make_model = make_model
         self._make_optimizer = make_optimizer
+        self._placement = placement or ModelPlacement()
 
     def start(self, contender: Contender) -> Training:
         """Start a new training; collective."""
-        model = self._make_model()
+        model = self._placement.move_model(self._make_model())
         if self._comm.size > 1 and contender.name == DDP:
             model = self._ddp(contender, model)
         elif self._comm.size > 1 and contender.name == FSDP:
@@ -229,7 +239,7 @@ class Trainer:
                 finish = (
                     optimizer.synchronize
                 )  # otherwise it would send gradients again
-        x = torch.ones(1)
+        x = self._placement.move(torch.ones(1))
 
         def step() -> None:
             optimizer.zero_grad()
@@ -237,7 +247,7 @@ class Trainer:
             optimizer.step()
 
         end = functools.partial(end_training, contender, optimizer)
-        return Training(optimizer, step, finish, end)
+        return Training(optimizer, step, finish, self._placement.wait, end)
 
     def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
         options: dict[str, Any] = {}

@@ -122,6 +122,7 @@ def _run(training: Training, steps: int) -> None:
     for _ in range(steps):
         training.step()
     training.finish()
+    training.wait()
 
 
 def summarize(

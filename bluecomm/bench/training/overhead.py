@@ -58,5 +58,6 @@ def _time_pair(
     for k in (1, 0) if is_reversed else (0, 1):
         cpu_s, start = time.process_time(), time.perf_counter()
         both[k].step()
+        both[k].wait()
         times[k] = time.perf_counter() - start, time.process_time() - cpu_s
     return times

@@ -230,6 +230,8 @@ def test_more_ranks_than_the_job_has(capsys, world_of_one):
         (("--overhead", "--json", "x.json"), "only prints its results"),
         (("--slow-rank", "0:2", "--step-ms", "1"), "more than 1 rank; the job has 1"),
         (("--json", "no/such/x.json"), "does not exist"),
+        (("--device", "cuda", "--step-ms", "1"), "and --step-ms emulates one"),
+        (("--device", "cuda", "--algorithms", "ddp"), "leave out ddp, or --device"),
     ],
 )
 def test_impossible_options_are_refused_at_the_start(
