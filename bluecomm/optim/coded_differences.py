@@ -48,7 +48,7 @@ class PublishedChange:
         progress: The state to which it belongs.
         not_finite: Positions of the parameters that the codec could not encode. Then
             there are no values.
-        values: The values as all ranks decode them, where the parameters are.
+        values: The values as all ranks decode them, where the differences are.
     """
 
     progress: StateRound
@@ -69,14 +69,24 @@ class CodedDifferences:
         comm: Ranks that publish tensors, at least two, this one included.
         bucket: The bucket.
         codec: The codec, which encodes float32.
+        on_host: Whether the differences are on the host, also if the parameters are on
+            a device.
 
     Raises:
         ValueError: The codec cannot encode as many values.
     """
 
-    def __init__(self, comm: Communicator, bucket: Bucket, codec: Codec) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        bucket: Bucket,
+        codec: Codec,
+        *,
+        on_host: bool = False,
+    ) -> None:
         self._comm = comm
         self._bucket = bucket
+        self._staging = None if on_host else bucket.staging
         self._dtype = torch.promote_types(bucket.dtype, torch.float32)
         self._codec = codec
         head = _PROGRESS_NBYTES + len(bucket.slots)
@@ -168,8 +178,8 @@ class CodedDifferences:
         values = None
         if not not_finite:
             values = self._decode(message[self._head :], rounds)
-            if (staging := self._bucket.staging) is not None:
-                values = staging.to_device(values)
+            if self._staging is not None:
+                values = self._staging.to_device(values)
         return PublishedChange(StateRound(run, rounds), not_finite, values)
 
     def _decode(self, payload: torch.Tensor, rounds: int) -> torch.Tensor:

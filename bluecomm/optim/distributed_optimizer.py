@@ -81,9 +81,8 @@ def DistributedOptimizer(  # noqa: N802
     call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
 
     Args:
-        optimizer: Any optimizer. Its parameters are on the CPU or, without
-            ``hierarchical=True`` of some algorithms, on a GPU, or some here and some
-            there; see docs/gpu.md. Integer parameters have no gradients; they are left
+        optimizer: Any optimizer. Its parameters are on the CPU or on a GPU, or some
+            here and some there. Integer parameters have no gradients; they are left
             alone.
         model: The model, or a list of all models, that the optimizer trains. Parameter
             averaging overlaps with computation only if the models are given. It may

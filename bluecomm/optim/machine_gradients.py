@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.compression import Codec, Compression, ErrorFeedback
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.gradient_message import message_of
 from bluecomm.optim.coded_gradients import NOT_FINITE, CodedGradients
 from bluecomm.optim.machines import MachineExchange, Machines
 from bluecomm.runtime import Handle
@@ -40,6 +41,9 @@ class MachineGradients(CodedGradients):
     Then each of them broadcasts the result inside its machine. On a single machine
     nothing is encoded.
 
+    All of this happens on the host. Gradients on a device are on their way there when
+    the first part is submitted, so there is nothing left to ``begin``.
+
     Args:
         context: The optimizer; its world has at least two ranks.
         bucket: The bucket, to which this gives memory for gradients.
@@ -57,21 +61,39 @@ class MachineGradients(CodedGradients):
         machines: Machines,
     ) -> None:
         comm = machines.first_ranks
+        # Of the message with gradients of a device.
+        self._tail: torch.Tensor
         super().__init__(context, bucket, codec, feedback, comm=comm, counters=1)
         self._levels = MachineExchange(
             machines,
-            self._gradients.flat,
             f"{bucket.name}.machine",
             self._start_between,
             self._refused_between,
         )
 
     def start(self, *, is_active: bool) -> None:
-        self._gradients.counters[0] = float(is_active)
-        self._handle = self._levels.start()
+        gradients = self._gradients
+        gradients.counters[0] = float(is_active)
+        sent = message_of(gradients, Compression.none, keeps_input=False).sent
+        if gradients.staging is not None:
+            self._on_host, self._tail = torch.split(
+                sent.values, [gradients.values.numel(), gradients.tail.numel()]
+            )
+        self._handle = MappedHandle(self._levels.start(sent), self._read_tail)
+
+    def _read_tail(self, _: object) -> None:
+        """Take the tail of a message that is not the memory of the gradients."""
+        if self._on_host is not None:
+            self._gradients.tail.copy_(self._tail)
+
+    def _write_tail(self) -> None:
+        """Put the tail of the gradients into such a message."""
+        if self._on_host is not None:
+            self._tail.copy_(self._gradients.tail)
 
     def _start_between(self) -> Handle[Any]:
         """Start the exchange of the first ranks, once a machine's sum is here."""
+        self._read_tail(None)
         gradients = self._gradients
         active = round(float(gradients.counters[0]))
         states = (gradients.flags > 0).to(torch.uint8)
@@ -83,12 +105,14 @@ class MachineGradients(CodedGradients):
             head = torch.tensor([active, *states.tolist()])
             divisor = self._divisor(head[None])
             if divisor > 1:
-                gradients.values.div_(divisor)
+                self._values.div_(divisor)
+            self._write_tail()
         return DoneHandle(None)
 
     def _count(self, _: object) -> None:
         """Tell the other ranks of the machine whether any rank has data."""
         self._gradients.counters[0] = float(self._active > 0)
+        self._write_tail()
 
     def _refused_between(self) -> Iterator[Operation]:
         return super().refused()

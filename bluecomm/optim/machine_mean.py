@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.device.staging import HostCopy, values_on_host
 from bluecomm.ops.refusal import Operation
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
@@ -33,6 +34,9 @@ class Published:
 
 class MachineMean:
     """Takes the mean of a machine's values, and gives its ranks what follows from it.
+
+    All of this happens on the host. Values on a device are copied there first, which
+    waits for the device.
 
     Behind the values, messages inside the machine have one number per parameter: bit
     ``k`` says that the ``k``-th of the machines that exchange could not send it.
@@ -69,10 +73,11 @@ class MachineMean:
                 first.
 
         Returns:
-            The outcome of ``publish``, the same on all ranks of a machine; on a single
-            machine the mean.
+            The outcome of ``publish``, on the host, the same on all ranks of a machine;
+            on a single machine the mean.
         """
-        self._values.copy_(values)
+        limit_s = self._machines.local.world.config.operation_timeout_s
+        self._values.copy_(values_on_host(values, self._name, limit_s))
         self._faults.zero_()
 
         def between() -> Handle[Any]:
@@ -98,7 +103,5 @@ class MachineMean:
             is_intact = all(member != members[0] for _, member in found)
             return Published(self._values if is_intact else None, found)
 
-        exchange = MachineExchange(
-            self._machines, self._flat, self._name, between, refused
-        )
-        return MappedHandle(exchange.start(), read)
+        exchange = MachineExchange(self._machines, self._name, between, refused)
+        return MappedHandle(exchange.start(HostCopy(self._flat, None)), read)

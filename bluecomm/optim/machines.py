@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from bluecomm.ops.allreduce import allreduce_nonblocking_
+from bluecomm.device.staging import HostCopy
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.reduce_op import Sum
 from bluecomm.ops.refusal import Operation, is_marked, refuse
@@ -53,11 +54,11 @@ class MachineExchange:
 
     Args:
         machines: The machines of the ranks that take part.
-        values: The tensor; it gets the sum, and then the result.
         name: Name of the operations inside the machine.
-        between: Starts what follows the sum. The result must be in ``values`` on the
+        between: Starts what follows the sum. The result must be in the tensor on the
             first rank of each machine, or on all ranks of a single one, when it ends.
-            Called on every rank, also on those that have nothing to do.
+            Called on every rank, also on those that have nothing to do, perhaps by the
+            thread of callbacks.
         refused: Describes the operations of ``between`` among the first ranks, which
             are refused if this rank does not start them.
     """
@@ -65,13 +66,12 @@ class MachineExchange:
     def __init__(
         self,
         machines: Machines,
-        values: torch.Tensor,
         name: str,
         between: Callable[[], Handle[Any]],
         refused: Callable[[], Iterable[Operation]],
     ) -> None:
         self._machines = machines
-        self._values = values
+        self._values: torch.Tensor
         self._name = name
         self._between = between
         self._refused = refused
@@ -79,11 +79,23 @@ class MachineExchange:
         # or refused itself.
         self._parts = 0
 
-    def start(self) -> Handle[Any]:
-        """Start an exchange; ``values`` belong to it until it has been waited for."""
+    def start(self, values: HostCopy) -> Handle[Any]:
+        """Start an exchange.
+
+        Args:
+            values: Tensor of the host, perhaps on its way there. It gets the sum, and
+                then the result, and belongs to the exchange until it has been waited
+                for.
+        """
         self._parts = 0
-        inside = allreduce_nonblocking_(
-            self._values, op=Sum, name=self._name, process_set=self._machines.local
+        self._values = values.values
+        inside = allreduce_parts_nonblocking(
+            self._values,
+            (),
+            op=Sum,
+            name=self._name,
+            process_set=self._machines.local,
+            gate=values.gate,
         )
         return ChainedHandle(
             inside, self._go_between, self._hand_down, on_failure=self._give_up

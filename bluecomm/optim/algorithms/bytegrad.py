@@ -59,8 +59,6 @@ class ByteGrad(GradientAveraging):
 
     def __init__(self, hierarchical: bool = False) -> None:
         super().__init__()
-        # Sums of a machine are computed in flat memory of the host.
-        self.works_on_devices = not hierarchical
         self._is_hierarchical = hierarchical
         self._coded: dict[Bucket, CodedGradients] = {}
 

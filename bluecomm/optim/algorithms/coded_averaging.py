@@ -12,6 +12,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec
+from bluecomm.device.staging import values_beside
 from bluecomm.errors import MismatchError
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.refusal import Operation, told
@@ -73,8 +74,8 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
                 f"got {codec!r}"
             )
         super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
-        # Means of a machine are computed in flat memory of the host.
-        self.works_on_devices = not hierarchical
+        # The thread of callbacks uses it then, which has no stream of the program's.
+        self.is_on_host = hierarchical
         self._codec = codec
         self._is_hierarchical = hierarchical
         if hierarchical:
@@ -182,8 +183,12 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             for position, member in published.not_finite:
                 ranks = self._not_finite.setdefault(bucket.slots[position].name, [])
                 ranks += self._ranks_of(member)
-            result = current if published.values is None else published.values
-            return bucket.parameters.next.copy_(result)
+            result, target = published.values, bucket.parameters.next
+            if result is None:
+                return target.copy_(current)
+            if self._machines is not None:
+                result = values_beside(target, result)
+            return target.copy_(result)
 
         return MappedHandle(handle, finish)
 
@@ -247,7 +252,9 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         super()._make_memory(buckets)
         if self._has_rounds and self._publishes:
             self._coded = {
-                bucket: CodedDifferences(self.publishers, bucket, self._codec)
+                bucket: CodedDifferences(
+                    self.publishers, bucket, self._codec, on_host=self.is_on_host
+                )
                 for bucket in buckets
             }
         if self._machines is not None:

@@ -63,8 +63,6 @@ class MomentumAveraging(GradientAllreduce):
 
     def __init__(self, hierarchical: bool = False) -> None:
         super().__init__()
-        # Sums of a machine are computed in flat memory of the host.
-        self.works_on_devices = not hierarchical
         self._is_hierarchical = hierarchical
         self._optimizer: QAdam
         self._momentum: list[CodedMomentum] = []

@@ -27,6 +27,8 @@ class StatefulAveraging(ParameterAveraging):
     shares: ClassVar[tuple[str, ...]] = ()
     # Their type where the parameters have a narrower one. None: that of the parameters.
     at_least: ClassVar[torch.dtype | None] = None
+    # Whether they are on the host, also if the parameters are on a device.
+    is_on_host = False
 
     memory: BucketState
 
@@ -53,6 +55,7 @@ class StatefulAveraging(ParameterAveraging):
             scratch=self.scratch,
             shared=self.shares,
             at_least=self.at_least,
+            on_host=self.is_on_host,
         )
 
     def state_dict(self) -> dict[str, Any]:
