@@ -18,6 +18,7 @@ from bluecomm.compression import E3M0
 from bluecomm.device import runtime
 from bluecomm.ops import start
 from bluecomm.ops.nccl_call import make_nccl_call
+from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.gradient_message import message_of
 from bluecomm.optim.registry import algorithm_names, get_algorithm, names_on_devices
@@ -220,6 +221,16 @@ def test_jobs_that_survive_losses_train_as_on_the_host(expected):
         RANKS, train, COMMON, make_batches(), survives_losses=True
     )
     check(found, expected)
+
+
+@pytest.mark.parametrize("machines", [[0, 0, 1], [0, 0, 0]])
+def test_machines_train_as_on_the_host(machines):
+    """The thread of callbacks runs the parts of an exchange behind the first one."""
+    names = ["bytegrad", "choco", "low_precision_decentralized", "onebit_adam", "qadam"]
+    cases = {name: {"algorithm": name, "hierarchical": True, **SMALL} for name in names}
+    arguments = cases, make_batches()
+    expected = run_ranks(RANKS, train, *arguments, machines=machines)
+    check(run_ranks_on_gpus(RANKS, train, *arguments, machines=machines), expected)
 
 
 # -- algorithms whose results depend on the speed of ranks -----------------------------
@@ -529,21 +540,18 @@ def test_parameters_and_state_are_broadcast():
 # -- refusals --------------------------------------------------------------------------
 
 
+class OfTheUser(GradientAllreduce):
+    """An algorithm that does not say whether it works on a device."""
+
+
 def refuse() -> None:
     model = place(make_model())
     for options, text in (
         (
-            {"algorithm": "bytegrad", "hierarchical": True},
-            r"the algorithm bytegrad with hierarchical=True does not take parameters "
-            r"on a device yet, and 'first\.weight' is on .*; call model\.cpu\(\) "
-            r"before wrapping, or use one of allreduce, ",
-        ),
-        *(
-            (
-                {"algorithm": name, "hierarchical": True},
-                rf"the algorithm {name} with .*hierarchical=True.* does not take",
-            )
-            for name in ("qadam", "onebit_adam", "zero_one_adam", "choco")
+            {"algorithm": OfTheUser},
+            r"the algorithm OfTheUser does not take parameters on a device yet, and "
+            r"'first\.weight' is on .*; call model\.cpu\(\) before wrapping, or use "
+            r"one of allreduce, ",
         ),
     ):
         with pytest.raises(ValueError, match=text):
