@@ -153,6 +153,11 @@ class NcclCall(Ticket):
     def withdraw(self) -> None:
         """End a call that the engine has not got."""
 
+class NcclGroup(metaclass=_PybindType):
+    """Ranks that call NCCL together, with the engine's number of their group."""
+
+    def __init__(self, *, id: int, rank: int, size: int, first: int) -> None: ...
+
 class NcclQueue(FailureWatcher):
     """Passes one rank's calls to NCCL, in the order of their numbers.
 
@@ -161,17 +166,18 @@ class NcclQueue(FailureWatcher):
     """
 
     def __init__(
-        self, *, library: NcclLibrary, device: CudaDevice, rank: int, size: int
+        self, *, library: NcclLibrary, device: CudaDevice, rank: int
     ) -> None: ...
     def make_call(
         self,
         *,
+        group: NcclGroup,
         kind: str,
         source: int,
         destination: int,
         count: int,
         dtype: str,
-        is_average: bool,
+        op: str,
         root: int,
         stream: int,
         limit_s: float,
@@ -184,15 +190,19 @@ class NcclQueue(FailureWatcher):
     def make_exchange(
         self,
         *,
+        group: NcclGroup,
         sends: Sequence[tuple[int, int, int]],
         receives: Sequence[tuple[int, int, int]],
         stream: int,
         limit_s: float,
     ) -> NcclCall:
-        """Return a call of messages with other ranks; see ``make_call``.
+        """Return a call of messages between members; see ``make_call``.
 
-        A message is a rank, an address and a number of bytes.
+        A message is a member, an address and a number of bytes.
         """
+
+    def forget_group(self, id: int) -> None:
+        """End the communicator of a group, once the device has finished its calls."""
 
     def failure(self) -> Completion | None:
         """Return why no call succeeds any more, or None."""
@@ -222,6 +232,7 @@ class _Call(Protocol):
     blocking: bool
     gate: Gate | None
     ticket: NcclCall | None
+    precedes_ticket: bool
 
 _CallT = TypeVar("_CallT", bound=_Call)
 

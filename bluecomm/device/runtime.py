@@ -29,6 +29,9 @@ class DeviceRuntime(Protocol):
     ) -> torch.Tensor:
         """Return an uninitialized tensor on a device, for the current stream."""
 
+    def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        """Return a context, entered once, that makes the current stream current."""
+
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 
@@ -51,6 +54,9 @@ class TorchRuntime(DeviceRuntime):
         return torch.empty(
             tuple(shape), dtype=dtype, device=torch.device("cuda", index)
         )
+
+    def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(torch.cuda.current_stream(index))
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         return torch.futures.Future(devices=[torch.device("cuda", index)])

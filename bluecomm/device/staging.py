@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import math
 import threading
 import time
@@ -148,6 +149,13 @@ class Staging(abc.ABC):
     def new_future(self) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 
+    @abc.abstractmethod
+    def stream_context(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context, entered once, in which any thread computes as this one.
+
+        The stream that is current now is then current there.
+        """
+
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Write values of the host to a tensor, in the order of the current stream.
 
@@ -208,7 +216,7 @@ class CudaStaging(Staging):
         """Number of the device among those that the process sees."""
         return self._index
 
-    def make_nccl_queue(self, library: NcclLibrary, rank: int, size: int) -> NcclQueue:
+    def make_nccl_queue(self, library: NcclLibrary, rank: int) -> NcclQueue:
         """Return a new queue of calls of NCCL on the device.
 
         Raises:
@@ -216,7 +224,7 @@ class CudaStaging(Staging):
         """
         from bluecomm._native import NcclQueue
 
-        return NcclQueue(library=library, device=self._device, rank=rank, size=size)
+        return NcclQueue(library=library, device=self._device, rank=rank)
 
     def current_stream(self) -> int:
         return runtime.current_runtime().current_stream(self._index)
@@ -269,6 +277,9 @@ class CudaStaging(Staging):
 
     def new_future(self) -> torch.futures.Future[Any]:
         return runtime.current_runtime().new_future(self._index)
+
+    def stream_context(self) -> contextlib.AbstractContextManager[Any]:
+        return runtime.current_runtime().stream_context(self._index)
 
     def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         if not values.nbytes:
@@ -342,6 +353,9 @@ class BlockingStaging(Staging):
 
     def new_future(self) -> torch.futures.Future[Any]:
         return torch.futures.Future()
+
+    def stream_context(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
     def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.data.copy_(values.view(tensor.shape))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.staging import Staging
 
 if TYPE_CHECKING:
-    from bluecomm._native import Parameters
+    from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
 
 
 class NcclExchange:
@@ -22,15 +22,11 @@ class NcclExchange:
         own: Contiguous tensor of this rank.
         result: Contiguous tensor for the sum; ``own`` itself, or apart from it.
         parameters: Weights of the operation.
-
-    Attributes:
-        sends: Rank, address and bytes of each message to a destination.
-        receives: The same for each source.
     """
 
     def __init__(
         self,
-        staging: CudaStaging,
+        staging: Staging,
         own: torch.Tensor,
         result: torch.Tensor,
         parameters: Parameters,
@@ -43,17 +39,29 @@ class NcclExchange:
         self._received = staging.empty(shape, own.dtype).unbind()
         weights = {weight for _, weight in parameters.destinations}
         self._sent = {one: own if one == 1.0 else own * one for one in weights}
-        self.sends = [
+        self._sends = [
             (peer, self._sent[weight].data_ptr(), own.nbytes)
             for peer, weight in parameters.destinations
         ]
-        self.receives = [
+        self._receives = [
             (peer, row.data_ptr(), own.nbytes)
             for (peer, _), row in zip(parameters.sources, self._received, strict=True)
         ]
 
+    def make_ticket(
+        self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
+    ) -> NcclCall:
+        """See ``NcclWork``."""
+        return queue.make_exchange(
+            group=group,
+            sends=self._sends,
+            receives=self._receives,
+            stream=stream,
+            limit_s=limit_s,
+        )
+
     @torch.no_grad()
-    def combine(self) -> None:
+    def complete(self) -> None:
         """Write the sum to the result, on the current stream, once all has arrived.
 
         Types of 16 bits are added in float32, and rounded once.

@@ -13,7 +13,8 @@ from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
-from bluecomm.ops.nccl_call import goes_through_nccl, make_nccl_call
+from bluecomm.ops.nccl_call import make_nccl_call
+from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -74,6 +75,7 @@ def start(
         if staging is not None:
             target = tensor if in_place else output
             if goes_through_nccl(comm, staging, kind, dtype, source.shape, parameters):
+                assert parameters is not None
                 result, end = _on_device(staging, source, target, rows)
                 call = make_nccl_call(
                     comm,
@@ -81,10 +83,9 @@ def start(
                     kind,
                     name,
                     dtype,
-                    source,
-                    result,
+                    source.shape,
+                    nccl_work(staging, kind, dtype, source, result, parameters),
                     end,
-                    parameters,
                     timeout_s,
                 )
             else:

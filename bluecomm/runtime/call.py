@@ -52,6 +52,8 @@ class Call(Generic[Result]):
             Sends and receives have none.
         ticket: Orders the call if NCCL carries it out, and ``None`` if the engine does.
             Such a call has no memory.
+        precedes_ticket: Whether the call exchanges facts about one that NCCL carries
+            out afterwards. It matches only such calls.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
         is_standing: Whether it waits for a message that may come at any time, so that
@@ -73,6 +75,7 @@ class Call(Generic[Result]):
         "limit_s",
         "name",
         "parameters",
+        "precedes_ticket",
         "shape",
         "source",
         "ticket",
@@ -102,6 +105,7 @@ class Call(Generic[Result]):
         self.blocking = False
         self.gate: Gate | None = None
         self.ticket: NcclCall | None = None
+        self.precedes_ticket = False
         self.group_id = 0
         self.limit_s = 0.0
         self.contributors = 0

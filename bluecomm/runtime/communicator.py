@@ -95,6 +95,8 @@ class Communicator:
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
+        # The library that made it; empty for those of init() and of the program.
+        self.owner = owner
         # Whether this is the communicator that init() makes.
         self.is_world = creation == 0 and not owner
         # Counters of the calls without a name, by kind.

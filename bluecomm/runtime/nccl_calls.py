@@ -22,7 +22,6 @@ class QueueOwner(Protocol):
     """The attributes of a world that its queue needs."""
 
     rank: int
-    size: int
 
     @property
     def engine(self) -> Engine:
@@ -59,13 +58,12 @@ class NcclCalls:
             world.check_usable()
             if self._queue is None:
                 library = nccl_library()
-                queue = staging.make_nccl_queue(library, world.rank, world.size)
+                queue = staging.make_nccl_queue(library, world.rank)
                 world.engine.watch_failures(queue)
                 self._queue, self._staging = queue, staging
                 _log.info(
-                    "rank %d: allreduce, broadcast, reducescatter and "
-                    "neighbor_allreduce of tensors on CUDA device %d go through NCCL "
-                    "%s, other operations through the host",
+                    "rank %d: the operations of the documentation's page on GPUs go "
+                    "through NCCL on CUDA device %d (NCCL %s), others through the host",
                     world.rank,
                     staging.index,
                     library.version,
@@ -80,6 +78,12 @@ class NcclCalls:
                     "tensors on that device"
                 )
             return self._queue
+
+    def forget(self, group_id: int) -> None:
+        """End the communicator of a group that the engine has forgotten."""
+        with self._lock:
+            if self._queue is not None:
+                self._queue.forget_group(group_id)
 
     def suspend(self) -> None:
         """Stop the queue's thread until ``resume`` or ``close``."""

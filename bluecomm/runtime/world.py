@@ -155,6 +155,7 @@ class World(Requests):
         """Have the engine forget a set of ranks; its operations fail."""
         if not self._closed and os.getpid() == self.pid:
             self._engine.remove_group(group_id)
+            self.nccl_calls.forget(group_id)
 
     def transport_of(self, rank: int) -> str:
         """Return the kind of the link to a peer: ``"self"``, ``"shm"``, ...."""

@@ -87,6 +87,7 @@ struct Attributes {
   Attribute blocking{"blocking"};
   Attribute gate{"gate"};
   Attribute ticket{"ticket"};
+  Attribute precedes_ticket{"precedes_ticket"};
 };
 
 std::span<std::byte> read_span(const py::object& span) {
@@ -145,6 +146,7 @@ Call parse_operation(py::handle call, Kind kind) {
   if (const py::object ticket = attributes.ticket.of(call); !ticket.is_none()) {
     result.ticket = ticket.cast<std::shared_ptr<Ticket>>();
   }
+  result.precedes_ticket = attributes.precedes_ticket.of(call).ptr() == Py_True;
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();

@@ -28,6 +28,7 @@ namespace bluecomm::bindings {
 namespace {
 
 using device::NcclCall;
+using device::NcclGroup;
 using device::NcclLibrary;
 using device::NcclQueue;
 using device::NcclWork;
@@ -35,15 +36,16 @@ using device::NcclWork;
 NcclWork::Function parse_nccl_function(std::string_view kind) {
   if (kind == "allreduce") return NcclWork::Function::kAllReduce;
   if (kind == "broadcast") return NcclWork::Function::kBroadcast;
+  if (kind == "allgather") return NcclWork::Function::kAllGather;
   if (kind == "reducescatter") return NcclWork::Function::kReduceScatter;
   throw std::invalid_argument("NCCL has no function for " + std::string(kind));
 }
 
-std::shared_ptr<NcclCall> make_call(NcclQueue& self, std::string_view kind,
-                                    std::uint64_t source, std::uint64_t destination,
-                                    std::size_t count, std::string_view dtype,
-                                    bool is_average, int root, std::uintptr_t stream,
-                                    double limit_s) {
+std::shared_ptr<NcclCall> make_call(NcclQueue& self, const NcclGroup& group,
+                                    std::string_view kind, std::uint64_t source,
+                                    std::uint64_t destination, std::size_t count,
+                                    std::string_view dtype, std::string_view op,
+                                    int root, std::uintptr_t stream, double limit_s) {
   NcclWork work;
   work.function = parse_nccl_function(kind);
   work.from = source;
@@ -52,10 +54,12 @@ std::shared_ptr<NcclCall> make_call(NcclQueue& self, std::string_view kind,
   const std::optional<int> type = device::nccl_type(parse_dtype(dtype));
   if (!type) throw std::invalid_argument("NCCL cannot add " + std::string(dtype));
   work.type = *type;
-  work.is_average = is_average;
+  const std::optional<int> reduction = device::nccl_reduction(parse_op(op));
+  if (!reduction) throw std::invalid_argument("NCCL has no " + std::string(op));
+  work.reduction = *reduction;
   work.root = root;
   const ReleaseGil unlocked;
-  return self.make_call(work, reinterpret_cast<device::CudaStream>(stream),
+  return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
                         NcclCall::Limit(limit_s));
 }
 
@@ -67,7 +71,7 @@ std::vector<device::NcclMessage> to_messages(const std::vector<PyMessage>& given
   std::vector<device::NcclMessage> messages;
   for (const auto& [peer, address, nbytes] : given) {
     if (peer < 0 || peer >= size) {
-      throw std::invalid_argument(std::string(direction) + " must name ranks below " +
+      throw std::invalid_argument(std::string(direction) + " must name members below " +
                                   std::to_string(size) + ", got " +
                                   std::to_string(peer));
     }
@@ -76,16 +80,16 @@ std::vector<device::NcclMessage> to_messages(const std::vector<PyMessage>& given
   return messages;
 }
 
-std::shared_ptr<NcclCall> make_exchange(NcclQueue& self,
+std::shared_ptr<NcclCall> make_exchange(NcclQueue& self, const NcclGroup& group,
                                         const std::vector<PyMessage>& sends,
                                         const std::vector<PyMessage>& receives,
                                         std::uintptr_t stream, double limit_s) {
   NcclWork work;
   work.function = NcclWork::Function::kExchange;
-  work.sends = to_messages(sends, "sends", self.size());
-  work.receives = to_messages(receives, "receives", self.size());
+  work.sends = to_messages(sends, "sends", group.size);
+  work.receives = to_messages(receives, "receives", group.size);
   const ReleaseGil unlocked;
-  return self.make_call(work, reinterpret_cast<device::CudaStream>(stream),
+  return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
                         NcclCall::Limit(limit_s));
 }
 
@@ -113,18 +117,25 @@ void register_nccl(py::module_& module) {
              return self.has_ended() ? std::optional<Status>(Status{}) : std::nullopt;
            })
       .def("withdraw", &NcclCall::withdraw);
+  py::class_<NcclGroup>(module, "NcclGroup")
+      .def(py::init([](std::uint64_t id, int rank, int size, int first) {
+             return NcclGroup{id, rank, size, first};
+           }),
+           py::kw_only(), arg("id"), arg("rank"), arg("size"), arg("first"));
   py::class_<NcclQueue, FailureWatcher, std::shared_ptr<NcclQueue>>(module, "NcclQueue")
       .def(py::init([](std::shared_ptr<NcclLibrary> library, const PyCudaDevice& device,
-                       int rank, int size) {
-             return NcclQueue::open(std::move(library), device.device, rank, size);
+                       int rank) {
+             return NcclQueue::open(std::move(library), device.device, rank);
            }),
-           py::kw_only(), arg("library"), arg("device"), arg("rank"), arg("size"),
+           py::kw_only(), arg("library"), arg("device"), arg("rank"),
            py::call_guard<ReleaseGil>())
-      .def("make_call", &make_call, py::kw_only(), arg("kind"), arg("source"),
-           arg("destination"), arg("count"), arg("dtype"), arg("is_average"),
+      .def("make_call", &make_call, py::kw_only(), arg("group"), arg("kind"),
+           arg("source"), arg("destination"), arg("count"), arg("dtype"), arg("op"),
            arg("root"), arg("stream"), arg("limit_s"))
-      .def("make_exchange", &make_exchange, py::kw_only(), arg("sends"),
+      .def("make_exchange", &make_exchange, py::kw_only(), arg("group"), arg("sends"),
            arg("receives"), arg("stream"), arg("limit_s"))
+      .def("forget_group", &NcclQueue::forget_group, arg("id"),
+           py::call_guard<ReleaseGil>())
       .def("failure", &NcclQueue::failure)
       .def("suspend", &NcclQueue::suspend, py::call_guard<ReleaseGil>())
       .def("resume", &NcclQueue::resume, py::call_guard<ReleaseGil>())

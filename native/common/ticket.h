@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -22,11 +23,11 @@ class TicketFailure : public std::runtime_error {
   Status status_;
 };
 
-// Orders a call that the library of a device carries out: each member makes an offer,
-// and the first member, once it has all of them, answers with the call's number. As a
-// gate it opens when the library has taken the call, and fails when the library will
-// not take it, in any phase. The dispatcher calls these functions under the progress
-// lock, so none of them blocks or calls the engine.
+// Orders a call that the library of a device carries out: each member makes an offer.
+// The first member, once it has all of them, asks the others for a proposal, and
+// answers with the call's number. As a gate it opens when the library has taken the
+// call, and fails when the library will not take it, in any phase. The dispatcher calls
+// these functions under the progress lock, so none of them blocks or calls the engine.
 class Ticket : public Gate {
  public:
   // A multiple of the size of any element.
@@ -34,10 +35,16 @@ class Ticket : public Gate {
 
   // This member's facts, as many bytes on each member.
   virtual std::span<const std::byte> offer() const = 0;
-  // Called on the first member, with the offers of all members in their order. Writes
-  // the answer for all members. Throws std::invalid_argument if the offers do not suit
-  // one another, and TicketFailure; the call then gets no number.
-  virtual void write_answer(std::span<const std::byte> offers,
+  // Called on the first member, with the offers of all members in their order. Throws
+  // std::invalid_argument if the offers do not suit one another; the call then gets no
+  // number.
+  virtual void check_offers(std::span<const std::byte> offers) = 0;
+  // Called on each other member, once all members have called. Returns a number below
+  // which this member will take the call under no circumstances.
+  virtual std::uint64_t propose() = 0;
+  // Called on the first member, with the proposals of the others. Writes the answer for
+  // all members. Throws TicketFailure.
+  virtual void write_answer(std::span<const std::uint64_t> proposals,
                             std::span<std::byte> answer) = 0;
   // Called on each member with the answer.
   virtual void take_answer(std::span<const std::byte> answer) = 0;

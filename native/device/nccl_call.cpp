@@ -3,42 +3,51 @@
 // threads of the program the others. No lock is held while the queue is called.
 #include "device/nccl_call.h"
 
-#include <stdexcept>
 #include <utility>
 
+#include "device/nccl_offer.h"
 #include "device/nccl_queue.h"
 
 namespace bluecomm::device {
 
-NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work,
-                   std::shared_ptr<StreamPoint> ready, Limit limit)
+NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclGroup& group,
+                   const NcclWork& work, std::shared_ptr<StreamPoint> ready,
+                   Limit limit)
     : queue_(queue),
       device_(queue->device()),
-      offer_(queue->offer(work)),
+      group_(group),
+      offer_(queue->offer(group, work)),
       work_(work),
       ready_(std::move(ready)),
       limit_(limit) {}
 
-void NcclCall::write_answer(std::span<const std::byte> offers,
+std::shared_ptr<NcclQueue> NcclCall::queue() const {
+  if (std::shared_ptr<NcclQueue> queue = queue_.lock()) return queue;
+  throw TicketFailure({Code::kClosed, "the queue of NCCL has ended", -1});
+}
+
+void NcclCall::check_offers(std::span<const std::byte> offers) {
+  check_nccl_offers(offers, offer_.size());
+}
+
+std::uint64_t NcclCall::propose() {
+  proposal_ = queue()->propose();
+  return proposal_;
+}
+
+void NcclCall::write_answer(std::span<const std::uint64_t> proposals,
                             std::span<std::byte> answer) {
-  if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
-    queue->write_answer(offers, offer_.size(), answer);
-  } else {
-    throw std::runtime_error("the queue of NCCL has ended");
-  }
+  proposal_ = queue()->write_answer(group_, proposals, answer);
 }
 
 void NcclCall::take_answer(std::span<const std::byte> answer) {
-  if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
-    queue->add(shared_from_this(), answer);
-  } else {
-    throw std::runtime_error("the queue of NCCL has ended");
-  }
+  queue()->add(shared_from_this(), std::exchange(proposal_, 0), answer);
 }
 
 void NcclCall::fail(const Status& status) {
   set_failed(status);
   if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
+    if (proposal_ != 0) queue->withdraw(std::exchange(proposal_, 0));
     queue->note_failed_ticket(status);
   }
 }

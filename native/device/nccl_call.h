@@ -27,12 +27,14 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   using Limit = std::chrono::duration<double>;
 
   // The input has been written at `ready`. NCCL may take `limit` for the call alone.
-  NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclWork& work,
-           std::shared_ptr<StreamPoint> ready, Limit limit);
+  NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclGroup& group,
+           const NcclWork& work, std::shared_ptr<StreamPoint> ready, Limit limit);
 
   // Ticket and Gate.
   std::span<const std::byte> offer() const override { return offer_; }
-  void write_answer(std::span<const std::byte> offers,
+  void check_offers(std::span<const std::byte> offers) override;
+  std::uint64_t propose() override;
+  void write_answer(std::span<const std::uint64_t> proposals,
                     std::span<std::byte> answer) override;
   void take_answer(std::span<const std::byte> answer) override;
   void fail(const Status& status) override;
@@ -54,6 +56,7 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   void set_issued(std::shared_ptr<StreamPoint> done);
   void set_failed(const Status& status);
   void set_ended();
+  const NcclGroup& group() const { return group_; }
   const NcclWork& work() const { return work_; }
   const StreamPoint& ready() const { return *ready_; }
   Limit limit() const { return limit_; }
@@ -61,12 +64,17 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
  private:
   enum class State : std::uint8_t { kWaiting, kIssued, kFailed };
 
+  std::shared_ptr<NcclQueue> queue() const;
+
   const std::weak_ptr<NcclQueue> queue_;
   const std::shared_ptr<const CudaDevice> device_;
+  const NcclGroup group_;
   const std::vector<std::byte> offer_;
   const NcclWork work_;
   const std::shared_ptr<StreamPoint> ready_;
   const Limit limit_;
+  // Used by the engine only.
+  std::uint64_t proposal_ = 0;  // none: 0
   mutable Mutex mutex_;
   State state_ GUARDED_BY(mutex_) = State::kWaiting;
   bool is_in_use_ GUARDED_BY(mutex_) = false;

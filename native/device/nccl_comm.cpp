@@ -9,8 +9,6 @@ namespace {
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr unsigned kConfigVersion = 21400;
 constexpr int kNcclUInt8 = 1;
-constexpr int kNcclSum = 0;
-constexpr int kNcclAverage = 4;
 
 }  // namespace
 
@@ -41,21 +39,24 @@ void NcclComm::start(const NcclWork& work, CudaStream stream) {
   const NcclFunctions& nccl = library_->call();
   const auto* const from = reinterpret_cast<const void*>(work.from);
   auto* const to = reinterpret_cast<void*>(work.to);
-  const int reduction = work.is_average ? kNcclAverage : kNcclSum;
   switch (work.function) {
     case NcclWork::Function::kAllReduce:
-      library_->check(
-          nccl.all_reduce(from, to, work.count, work.type, reduction, comm_, stream),
-          "ncclAllReduce", comm_);
+      library_->check(nccl.all_reduce(from, to, work.count, work.type, work.reduction,
+                                      comm_, stream),
+                      "ncclAllReduce", comm_);
       return;
     case NcclWork::Function::kBroadcast:
       library_->check(
           nccl.broadcast(from, to, work.count, work.type, work.root, comm_, stream),
           "ncclBroadcast", comm_);
       return;
+    case NcclWork::Function::kAllGather:
+      library_->check(nccl.all_gather(from, to, work.count, work.type, comm_, stream),
+                      "ncclAllGather", comm_);
+      return;
     case NcclWork::Function::kReduceScatter:
-      library_->check(nccl.reduce_scatter(from, to, work.count, work.type, reduction,
-                                          comm_, stream),
+      library_->check(nccl.reduce_scatter(from, to, work.count, work.type,
+                                          work.reduction, comm_, stream),
                       "ncclReduceScatter", comm_);
       return;
     case NcclWork::Function::kExchange:

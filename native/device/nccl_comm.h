@@ -22,6 +22,7 @@ struct NcclWork {
   enum class Function : std::uint8_t {
     kAllReduce,
     kBroadcast,
+    kAllGather,
     kReduceScatter,
     kExchange,  // all messages at once
   };
@@ -29,12 +30,20 @@ struct NcclWork {
   Function function = Function::kAllReduce;
   DeviceAddress from = 0;
   DeviceAddress to = 0;
-  std::size_t count = 0;    // elements: of the input, kReduceScatter: of the output
-  int type = 0;             // NCCL's value
-  bool is_average = false;  // instead of the sum
-  int root = 0;             // kBroadcast
+  std::size_t count = 0;  // elements: of the input, kReduceScatter: of the output
+  int type = 0;           // NCCL's value
+  int reduction = 0;      // NCCL's value
+  int root = 0;           // kBroadcast
   std::vector<NcclMessage> sends;  // kExchange, as the next one
   std::vector<NcclMessage> receives;
+};
+
+// Ranks that call NCCL together. They have the same id.
+struct NcclGroup {
+  std::uint64_t id = 0;
+  int rank = 0;  // of this process in the group
+  int size = 0;
+  int first = 0;  // rank of the first member in the world
 };
 
 // A communicator of NCCL that does not block: after each call that starts something,

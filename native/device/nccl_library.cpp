@@ -45,6 +45,7 @@ NcclFunctions bind_all_of_nccl(void* library) {
   bind_nccl(library, "ncclCommAbort", all.abort);
   bind_nccl(library, "ncclAllReduce", all.all_reduce);
   bind_nccl(library, "ncclBroadcast", all.broadcast);
+  bind_nccl(library, "ncclAllGather", all.all_gather);
   bind_nccl(library, "ncclReduceScatter", all.reduce_scatter);
   bind_nccl(library, "ncclSend", all.send);
   bind_nccl(library, "ncclRecv", all.receive);
@@ -94,6 +95,23 @@ std::optional<int> nccl_type(DType dtype) {
       return 8;
     case DType::kBfloat16:
       return 9;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<int> nccl_reduction(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return 0;
+    case ReduceOp::kProduct:
+      return 1;
+    case ReduceOp::kMax:
+      return 2;
+    case ReduceOp::kMin:
+      return 3;
+    case ReduceOp::kAverage:
+      return 4;
     default:
       return std::nullopt;
   }

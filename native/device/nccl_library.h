@@ -10,6 +10,7 @@
 
 #include "common/dtype.h"
 #include "device/cuda_driver.h"
+#include "kernels/combine.h"
 
 namespace bluecomm::device {
 
@@ -60,6 +61,8 @@ struct NcclFunctions {
                     int reduction, NcclHandle comm, CudaStream stream);
   int (*broadcast)(const void* from, void* to, std::size_t count, int type, int root,
                    NcclHandle comm, CudaStream stream);
+  int (*all_gather)(const void* from, void* to, std::size_t count, int type,
+                    NcclHandle comm, CudaStream stream);
   int (*reduce_scatter)(const void* from, void* to, std::size_t count, int type,
                         int reduction, NcclHandle comm, CudaStream stream);
   int (*send)(const void* from, std::size_t count, int type, int peer, NcclHandle comm,
@@ -95,6 +98,8 @@ std::string describe_nccl_version(int version);
 
 // Returns NCCL's value of a type that it can add, or nothing.
 std::optional<int> nccl_type(DType dtype);
+// Returns NCCL's value of a reduction that it has, or nothing.
+std::optional<int> nccl_reduction(ReduceOp op);
 
 // Binds the NCCL that this process has loaded, such as that of torch, or else the first
 // of `candidates` that can be loaded: paths, or names that the dynamic linker finds. It

@@ -4,14 +4,14 @@
 // waits for longer than it takes to notice a failure.
 #include "device/nccl_queue.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "common/quiet_thread.h"
 #include "common/seconds.h"
+#include "device/nccl_offer.h"
 
 namespace bluecomm::device {
 namespace {
@@ -27,37 +27,11 @@ constexpr std::string_view kOutcome =
     "; NCCL's communicator was aborted, and bluecomm makes another one only after "
     "shutdown() and init()";
 
-// A member's facts, which rank 0 compares. The peers of an exchange follow: a bit for
-// each rank to which it sends, and one for each from which it receives.
-struct Offer {
-  std::int32_t version = 0;  // of NCCL
-  std::array<char, 60> device{};
-};
-
 struct NumberAnswer {
-  std::uint64_t number = 0;
+  CallNumber number;
   NcclId id;
 };
 static_assert(sizeof(NumberAnswer) <= Ticket::kAnswerBytes);
-
-void add_peers(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& messages,
-               std::size_t nbytes) {
-  const std::size_t begin = bytes.size();
-  bytes.resize(begin + nbytes);
-  for (const NcclMessage& one : messages) {
-    const auto peer = static_cast<std::size_t>(one.peer);
-    bytes[begin + peer / 8] |= std::byte{1} << (peer % 8);
-  }
-}
-
-bool has_peer(std::span<const std::byte> bits, std::size_t peer) {
-  return (bits[peer / 8] & std::byte{1} << (peer % 8)) != std::byte{0};
-}
-
-std::string describe_offer(std::size_t rank, const Offer& offer) {
-  return "rank " + std::to_string(rank) + " (" + offer.device.data() + ") has NCCL " +
-         describe_nccl_version(offer.version);
-}
 
 Status status_of(const std::exception& error) {
   const auto* const nccl = dynamic_cast<const NcclError*>(&error);
@@ -69,8 +43,8 @@ Status status_of(const std::exception& error) {
 
 std::shared_ptr<NcclQueue> NcclQueue::open(std::shared_ptr<const NcclLibrary> library,
                                            std::shared_ptr<const CudaDevice> device,
-                                           int rank, int size) {
-  auto* const made = new NcclQueue(std::move(library), std::move(device), rank, size);
+                                           int rank) {
+  auto* const made = new NcclQueue(std::move(library), std::move(device), rank);
   // A forked child has neither the thread nor the right to call NCCL.
   return {made, [](NcclQueue* queue) {
             if (!queue->device_->in_child()) delete queue;
@@ -78,16 +52,12 @@ std::shared_ptr<NcclQueue> NcclQueue::open(std::shared_ptr<const NcclLibrary> li
 }
 
 NcclQueue::NcclQueue(std::shared_ptr<const NcclLibrary> library,
-                     std::shared_ptr<const CudaDevice> device, int rank, int size)
+                     std::shared_ptr<const CudaDevice> device, int rank)
     : library_(std::move(library)),
       device_(std::move(device)),
       rank_(rank),
-      size_(size),
       stream_(device_->create_stream()) {
   try {
-    if (rank == 0) {
-      library_->check(library_->call().get_unique_id(&id_), "ncclGetUniqueId", nullptr);
-    }
     thread_ = start_quiet_thread([this] { run(); });
   } catch (...) {
     device_->destroy_stream(stream_);
@@ -100,9 +70,11 @@ NcclQueue::~NcclQueue() {
   device_->destroy_stream(stream_);
 }
 
-std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclWork& work, CudaStream stream,
+std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclGroup& group,
+                                               const NcclWork& work, CudaStream stream,
                                                NcclCall::Limit limit) {
-  auto call = std::make_shared<NcclCall>(shared_from_this(), work,
+  make_id(group);
+  auto call = std::make_shared<NcclCall>(shared_from_this(), group, work,
                                          device_->point_behind(stream), limit);
   std::optional<Status> failed;
   {
@@ -113,6 +85,26 @@ std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclWork& work, CudaStream 
   }
   if (failed) call->set_failed(*failed);
   return call;
+}
+
+// Makes the id of a group's communicator, if this rank is its first member.
+void NcclQueue::make_id(const NcclGroup& group) {
+  if (group.rank != 0) return;
+  {
+    const LockGuard lock(mutex_);
+    if (ids_.contains(group.id)) return;
+  }
+  NcclId id;
+  library_->check(library_->call().get_unique_id(&id), "ncclGetUniqueId", nullptr);
+  const LockGuard lock(mutex_);
+  ids_.emplace(group.id, id);
+}
+
+void NcclQueue::forget_group(std::uint64_t id) {
+  const LockGuard lock(mutex_);
+  ids_.erase(id);
+  forgotten_.push_back(id);
+  changed_.notify_all();
 }
 
 // Forgets the oldest calls, up to the first one that NCCL has not got.
@@ -177,75 +169,44 @@ void NcclQueue::fail(Status status) {
 
 // --- Order ---------------------------------------------------------------------------
 
-std::vector<std::byte> NcclQueue::offer(const NcclWork& work) const {
-  Offer offer;
-  offer.version = library_->version();
-  const std::string name = device_->name();
-  name.copy(offer.device.data(), offer.device.size() - 1);
-  std::vector<std::byte> bytes(sizeof offer);
-  std::memcpy(bytes.data(), &offer, sizeof offer);
-  if (work.function == NcclWork::Function::kExchange) {
-    add_peers(bytes, work.sends, peers_nbytes());
-    add_peers(bytes, work.receives, peers_nbytes());
-  }
-  return bytes;
+std::vector<std::byte> NcclQueue::offer(const NcclGroup& group,
+                                        const NcclWork& work) const {
+  return make_nccl_offer(rank_, library_->version(), device_->name(), group.size, work);
 }
 
-// Throws unless the destinations of each rank are the sources of the others, since a
-// message without its counterpart hangs.
-void NcclQueue::check_peers(std::span<const std::byte> offers,
-                            std::size_t nbytes) const {
-  const auto size = static_cast<std::size_t>(size_);
-  const auto peers_of = [&](std::size_t rank, std::size_t offset) {
-    return offers.subspan(rank * nbytes + sizeof(Offer) + offset, peers_nbytes());
-  };
-  for (std::size_t from = 0; from < size; ++from) {
-    for (std::size_t to = 0; to < size; ++to) {
-      const bool is_sent = has_peer(peers_of(from, 0), to);
-      if (is_sent == has_peer(peers_of(to, peers_nbytes()), from)) continue;
-      const std::string sender = "rank " + std::to_string(from);
-      const std::string receiver = "rank " + std::to_string(to);
-      throw std::invalid_argument(
-          (is_sent
-               ? sender + " sends to " + receiver + ", which does not receive from it"
-               : receiver + " receives from " + sender +
-                     ", which does not send to it") +
-          "; the sources of each rank must match the destinations of the other");
-    }
-  }
+std::uint64_t NcclQueue::propose() {
+  const LockGuard lock(mutex_);
+  return order_.propose();
 }
 
-void NcclQueue::write_answer(std::span<const std::byte> offers, std::size_t nbytes,
-                             std::span<std::byte> answer) {
-  Offer first;
-  std::memcpy(&first, offers.data(), sizeof first);
-  for (std::size_t rank = 1; rank * nbytes < offers.size(); ++rank) {
-    Offer other;
-    std::memcpy(&other, offers.subspan(rank * nbytes).data(), sizeof other);
-    other.device.back() = '\0';
-    if (other.version == first.version) continue;
-    throw std::invalid_argument(describe_offer(0, first) + ", but " +
-                                describe_offer(rank, other) +
-                                "; install the same torch and NCCL on all machines, or "
-                                "set BLUECOMM_DEVICE_TRANSPORT=staged");
-  }
-  if (nbytes > sizeof(Offer)) check_peers(offers, nbytes);
+void NcclQueue::withdraw(std::uint64_t proposal) {
+  const LockGuard lock(mutex_);
+  order_.withdraw(proposal);
+  changed_.notify_all();
+}
+
+std::uint64_t NcclQueue::write_answer(const NcclGroup& group,
+                                      std::span<const std::uint64_t> proposals,
+                                      std::span<std::byte> answer) {
   NumberAnswer own;
-  own.id = id_;
   {
     const LockGuard lock(mutex_);
     if (failure_) throw TicketFailure(*failure_);
-    own.number = next_number_++;
+    own.number = order_.decide(proposals, group.first);
+    own.id = ids_.at(group.id);
   }
   std::memcpy(answer.data(), &own, sizeof own);
+  return own.number.time - 1;
 }
 
-void NcclQueue::add(std::shared_ptr<NcclCall> call, std::span<const std::byte> answer) {
+void NcclQueue::add(std::shared_ptr<NcclCall> call, std::uint64_t proposal,
+                    std::span<const std::byte> answer) {
   NumberAnswer given;
   std::memcpy(&given, answer.data(), sizeof given);
   std::optional<Status> failed;
   {
     const LockGuard lock(mutex_);
+    order_.settle(proposal, given.number);
     failed = failure_;
     if (!failed) {
       numbered_.emplace(given.number, Numbered{call, given.id});
@@ -279,23 +240,27 @@ bool NcclQueue::goes_on() const {
   return !failure_ && !issued_.empty() && Clock::now() < *stop_at_;
 }
 
+// Returns whether the next call is known, which is the one that all its members issue
+// next.
+bool NcclQueue::has_next() const {
+  return !stop_at_ && !is_suspended_ && !numbered_.empty() &&
+         order_.is_settled(numbered_.begin()->first);
+}
+
 std::optional<NcclQueue::Numbered> NcclQueue::take_next() {
   const LockGuard lock(mutex_);
-  const auto found = numbered_.find(next_to_issue_);
-  if (stop_at_ || is_suspended_ || found == numbered_.end()) return std::nullopt;
-  ++next_to_issue_;
-  Numbered next = std::move(found->second);
-  numbered_.erase(found);
-  return next;
+  if (!has_next()) return std::nullopt;
+  return std::move(numbered_.extract(numbered_.begin()).mapped());
 }
 
 void NcclQueue::wait_for_change() {
   UniqueLock lock(mutex_);
   park(lock);
   const bool has_news =
-      failure_ ? !has_given_up_ : !stop_at_ && numbered_.contains(next_to_issue_);
+      failure_ ? !has_given_up_
+               : has_next() || (!stop_at_ && !forgotten_.empty() && issued_.empty());
   if (has_news) return;
-  if (!issued_.empty() || aborted_until_) {
+  if (!issued_.empty() || !ending_.empty() || aborted_until_) {
     changed_.wait_for(lock, kInterval);
   } else if (!stop_at_) {
     changed_.wait(lock);
@@ -313,22 +278,17 @@ void NcclQueue::park(UniqueLock& lock) {
   oldest_since_ += Clock::now() - begin;
 }
 
-// Passes a call to NCCL. It is the first that all ranks have yet to issue.
+// Passes a call to NCCL. It is the first that its members have yet to issue.
 void NcclQueue::issue(const Numbered& next) {
   NcclCall& call = *next.call;
   if (!call.begin()) return;  // its ticket has failed, and so has the queue
   bool is_issued = false;
   try {
     const ContextScope scope(*device_);
-    bool is_ready = true;
-    if (!comm_) {
-      comm_ = std::make_unique<NcclComm>(library_, next.id, rank_, size_);
-      is_ready = settle();
-    }
-    if (is_ready) {
+    if (NcclComm* const comm = comm_of(next)) {
       call.ready().precede(stream_);
-      comm_->start(call.work(), stream_);
-      is_issued = settle();
+      comm->start(call.work(), stream_);
+      is_issued = settle(*comm);
     }
     if (is_issued) {
       // Only now is the work of the call on the stream.
@@ -346,10 +306,22 @@ void NcclQueue::issue(const Numbered& next) {
   call.set_failed(failure().value_or(closed_status()));
 }
 
+// Returns the communicator of a call's group, which the first call makes; null if the
+// queue has failed or is to stop. Throws NcclError.
+NcclComm* NcclQueue::comm_of(const Numbered& next) {
+  const NcclGroup& group = next.call->group();
+  if (const auto found = comms_.find(group.id); found != comms_.end()) {
+    return found->second.get();
+  }
+  auto made = std::make_unique<NcclComm>(library_, next.id, group.rank, group.size);
+  NcclComm* const comm = comms_.emplace(group.id, std::move(made)).first->second.get();
+  return settle(*comm) ? comm : nullptr;
+}
+
 // Waits until NCCL has done what was started. Returns false if the queue has failed or
 // is to stop. Throws NcclError.
-bool NcclQueue::settle() {
-  while (!comm_->is_settled()) {
+bool NcclQueue::settle(NcclComm& comm) {
+  while (!comm.is_settled()) {
     UniqueLock lock(mutex_);
     park(lock);
     if (failure_ || stop_at_) return false;
@@ -367,6 +339,7 @@ void NcclQueue::watch() {
   }
   try {
     watch_oldest();
+    end_forgotten();
   } catch (const std::exception& error) {
     fail(status_of(error));
   }
@@ -383,7 +356,7 @@ void NcclQueue::watch_oldest() {
   }
   if (issued_.empty()) return;
   const ContextScope scope(*device_);
-  comm_->is_settled();
+  for (const auto& [id, comm] : comms_) comm->is_settled();
   const NcclCall::Limit limit = issued_.front().call->limit();
   if (Clock::now() - oldest_since_ > limit) {
     fail({Code::kTimedOut,
@@ -396,7 +369,34 @@ void NcclQueue::watch_oldest() {
   }
 }
 
-// Aborts the communicator, and fails the calls that have not ended; once.
+// Ends the communicators of forgotten groups, once the device has finished their calls.
+void NcclQueue::end_forgotten() {
+  std::vector<std::uint64_t> ended;
+  {
+    const LockGuard lock(mutex_);
+    std::erase_if(forgotten_, [&](std::uint64_t id) {
+      const bool is_used = std::ranges::any_of(
+          issued_, [id](const Issued& one) { return one.call->group().id == id; });
+      if (!is_used) ended.push_back(id);
+      return !is_used;
+    });
+  }
+  if (ended.empty() && ending_.empty()) return;
+  const ContextScope scope(*device_);
+  for (const std::uint64_t id : ended) {
+    if (auto node = comms_.extract(id)) {
+      node.mapped()->finalize();
+      ending_.push_back(std::move(node.mapped()));
+    }
+  }
+  std::erase_if(ending_, [](const std::unique_ptr<NcclComm>& comm) {
+    if (!comm->is_settled()) return false;
+    comm->destroy();
+    return true;
+  });
+}
+
+// Aborts the communicators, and fails the calls that have not ended; once.
 void NcclQueue::give_up() {
   if (std::exchange(has_given_up_, true)) return;
   const Status status = *failure();
@@ -409,7 +409,8 @@ void NcclQueue::give_up() {
   issued_.clear();
   try {
     const ContextScope scope(*device_);
-    comm_.reset();
+    comms_.clear();
+    ending_.clear();
     if (aborted_.empty()) return;
     aborted_until_ = std::make_shared<StreamPoint>(device_, stream_);
   } catch (const CudaError&) {
@@ -419,7 +420,7 @@ void NcclQueue::give_up() {
 
 // Fails the calls that NCCL has not got. Returns whether there were any.
 bool NcclQueue::fail_waiting(const Status& status) {
-  std::map<std::uint64_t, Numbered> numbered;
+  std::map<CallNumber, Numbered> numbered;
   std::deque<std::weak_ptr<NcclCall>> made;
   {
     const LockGuard lock(mutex_);
@@ -447,7 +448,7 @@ void NcclQueue::end() {
   // At once, so that the engine tells the other ranks, which may have issued them.
   const bool is_cut_short = fail_waiting(closed_status());
   try {
-    if (comm_ && !is_cut_short && !failure()) finalize(deadline);
+    if (!is_cut_short && !failure()) finalize(deadline);
   } catch (const std::exception&) {
     // Another rank ended first, or takes too long.
   }
@@ -467,7 +468,7 @@ Status NcclQueue::closed_status() const {
           "cut short, because rank " + std::to_string(rank_) + " shut down", rank_};
 }
 
-// Ends the communicator in order. Throws NcclError.
+// Ends the communicators in order. Throws NcclError.
 void NcclQueue::finalize(Clock::time_point deadline) {
   if (!aborted_.empty() || !issued_.empty()) {
     throw NcclError("a call was cut short");
@@ -477,10 +478,16 @@ void NcclQueue::finalize(Clock::time_point deadline) {
     std::this_thread::sleep_for(kInterval);
   };
   const ContextScope scope(*device_);
-  comm_->finalize();
-  while (!comm_->is_settled()) wait();
-  comm_->destroy();
-  comm_.reset();
+  for (auto& [id, comm] : comms_) {
+    comm->finalize();
+    ending_.push_back(std::move(comm));
+  }
+  comms_.clear();
+  for (const auto& comm : ending_) {
+    while (!comm->is_settled()) wait();
+    comm->destroy();
+  }
+  ending_.clear();
 }
 
 }  // namespace bluecomm::device

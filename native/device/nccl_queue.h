@@ -15,6 +15,7 @@
 #include "common/failure_watcher.h"
 #include "common/mutex.h"
 #include "common/status.h"
+#include "device/call_order.h"
 #include "device/cuda_device.h"
 #include "device/nccl_call.h"
 #include "device/nccl_comm.h"
@@ -23,10 +24,10 @@
 namespace bluecomm::device {
 
 // Passes one rank's calls to NCCL in the order of their numbers, on a thread and a
-// stream of its own. The thread alone uses the communicator. It aborts the communicator
-// when a rank is lost, a call fails on this rank alone, or the device takes too long;
-// from then on there is a failure(), and all calls fail. Thread-safe; only close() and
-// suspend() block.
+// stream of its own. The thread alone uses the communicators, one for each group. It
+// aborts them when a rank is lost, a call fails on this rank alone, or the device takes
+// too long; from then on there is a failure(), and all calls fail. Thread-safe; only
+// close() and suspend() block.
 class NcclQueue final : public FailureWatcher,
                         public std::enable_shared_from_this<NcclQueue> {
  public:
@@ -36,13 +37,16 @@ class NcclQueue final : public FailureWatcher,
   // NcclError.
   static std::shared_ptr<NcclQueue> open(std::shared_ptr<const NcclLibrary> library,
                                          std::shared_ptr<const CudaDevice> device,
-                                         int rank, int size);
+                                         int rank);
   // Aborts, unless close() has been called.
   ~NcclQueue() override;
 
-  // Returns a call on what `stream` has computed so far. Throws CudaError.
-  std::shared_ptr<NcclCall> make_call(const NcclWork& work, CudaStream stream,
-                                      NcclCall::Limit limit);
+  // Returns a call on what `stream` has computed so far. Throws CudaError and
+  // NcclError.
+  std::shared_ptr<NcclCall> make_call(const NcclGroup& group, const NcclWork& work,
+                                      CudaStream stream, NcclCall::Limit limit);
+  // Ends the communicator of a group, once the device has finished its calls.
+  void forget_group(std::uint64_t id);
   // The reason why no call succeeds any more.
   std::optional<Status> failure() const;
   // Stops the thread, and the time that the device may take for a call, until resume()
@@ -61,12 +65,16 @@ class NcclQueue final : public FailureWatcher,
 
   // For calls.
   const std::shared_ptr<const CudaDevice>& device() const { return device_; }
-  int size() const { return size_; }
-  std::vector<std::byte> offer(const NcclWork& work) const;
-  // `nbytes` is the length of each rank's offer. Throws as Ticket::write_answer() does.
-  void write_answer(std::span<const std::byte> offers, std::size_t nbytes,
-                    std::span<std::byte> answer);
-  void add(std::shared_ptr<NcclCall> call, std::span<const std::byte> answer);
+  std::vector<std::byte> offer(const NcclGroup& group, const NcclWork& work) const;
+  std::uint64_t propose();
+  void withdraw(std::uint64_t proposal);
+  // Returns this rank's proposal. Throws as Ticket::write_answer().
+  std::uint64_t write_answer(const NcclGroup& group,
+                             std::span<const std::uint64_t> proposals,
+                             std::span<std::byte> answer);
+  // `proposal` is that of this rank for the call.
+  void add(std::shared_ptr<NcclCall> call, std::uint64_t proposal,
+           std::span<const std::byte> answer);
 
  private:
   struct Numbered {
@@ -79,9 +87,9 @@ class NcclQueue final : public FailureWatcher,
   };
 
   NcclQueue(std::shared_ptr<const NcclLibrary> library,
-            std::shared_ptr<const CudaDevice> device, int rank, int size);
-  std::size_t peers_nbytes() const { return (static_cast<std::size_t>(size_) + 7) / 8; }
-  void check_peers(std::span<const std::byte> offers, std::size_t nbytes) const;
+            std::shared_ptr<const CudaDevice> device, int rank);
+  void make_id(const NcclGroup& group);
+  bool has_next() const REQUIRES(mutex_);
   void fail(Status status);
   void forget_issued() REQUIRES(mutex_);
 
@@ -92,9 +100,11 @@ class NcclQueue final : public FailureWatcher,
   void wait_for_change();
   void park(UniqueLock& lock) REQUIRES(mutex_);
   void issue(const Numbered& next);
-  bool settle();
+  NcclComm* comm_of(const Numbered& next);
+  bool settle(NcclComm& comm);
   void watch();
   void watch_oldest();
+  void end_forgotten();
   void give_up();
   bool fail_waiting(const Status& status);
   void end();
@@ -103,25 +113,26 @@ class NcclQueue final : public FailureWatcher,
 
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<const CudaDevice> device_;
-  const int rank_;
-  const int size_;
+  const int rank_;  // in the world
   const CudaStream stream_;
-  NcclId id_;  // of the communicator to be made; on rank 0 only
 
   mutable Mutex mutex_;
   ConditionVariable changed_;
-  std::uint64_t next_number_ GUARDED_BY(mutex_) = 0;  // rank 0 only
-  std::uint64_t next_to_issue_ GUARDED_BY(mutex_) = 0;
+  CallOrder order_ GUARDED_BY(mutex_);
+  // Of the communicators of groups whose first member is this rank.
+  std::map<std::uint64_t, NcclId> ids_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> forgotten_ GUARDED_BY(mutex_);  // groups
   // Calls that NCCL has not got, and others that have yet to be forgotten.
   std::deque<std::weak_ptr<NcclCall>> made_ GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Numbered> numbered_ GUARDED_BY(mutex_);
+  std::map<CallNumber, Numbered> numbered_ GUARDED_BY(mutex_);
   std::optional<Status> failure_ GUARDED_BY(mutex_);
   std::optional<Clock::time_point> stop_at_ GUARDED_BY(mutex_);
   bool is_suspended_ GUARDED_BY(mutex_) = false;
   bool is_parked_ GUARDED_BY(mutex_) = false;
 
   // Used by the thread only.
-  std::unique_ptr<NcclComm> comm_;
+  std::map<std::uint64_t, std::unique_ptr<NcclComm>> comms_;  // by group
+  std::vector<std::unique_ptr<NcclComm>> ending_;  // of groups that are forgotten
   std::deque<Issued> issued_;
   Clock::time_point oldest_since_{};  // when the first of them became the first
   // Calls that NCCL had got when the communicator was aborted, and the point at which

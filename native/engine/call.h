@@ -83,6 +83,9 @@ struct Call {
   // Set if the library of a device carries out the call. The engine then only orders
   // it, and the call has no memory. The kind is not one of unknown length.
   std::shared_ptr<Ticket> ticket;
+  // Whether the call exchanges facts about one that the library of a device carries out
+  // afterwards. It does not match calls of ranks that pass the values themselves.
+  bool precedes_ticket = false;
 
   std::chrono::steady_clock::time_point deadline;
 };

@@ -124,7 +124,7 @@ enum class Algorithm : std::uint8_t {
   kTree = 5,          // binomial tree
   kScatter = 6,       // scatter and all-gather
   kBlocks = 7,        // the phases of kDirect for one block after another
-  kTicket = 8,        // only ordered; the library of a device carries it out
+  kTicket = 8,        // for the library of a device, which carries out the call
 };
 
 struct Plan {

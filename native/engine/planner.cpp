@@ -12,7 +12,9 @@ Plan make_plan(const Call& call, const Tuning& tuning) {
                      " is not an operation");
   }
   if (call.ticket) return plan_ticket(call);
-  return kind_info(call.kind).plan(call, tuning);
+  Plan plan = kind_info(call.kind).plan(call, tuning);
+  if (call.precedes_ticket) plan.algorithm = Algorithm::kTicket;
+  return plan;
 }
 
 }  // namespace bluecomm

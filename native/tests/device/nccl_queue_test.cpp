@@ -2,6 +2,7 @@
 // controls.
 #include "device/nccl_queue.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -22,13 +23,14 @@ using device::CudaDriver;
 using device::CudaFunctions;
 using device::NcclCall;
 using device::NcclFunctions;
+using device::NcclGroup;
 using device::NcclHandle;
 using device::NcclLibrary;
 using device::NcclQueue;
 using device::NcclWork;
 
-// The state of the device and of NCCL. Ranks share the device, and have a communicator
-// each.
+// The state of the device and of NCCL. Ranks share the device. There is a log for each
+// number of a rank in its group.
 class Imitation {
  public:
   void log(NcclHandle comm, const std::string& call) {
@@ -152,16 +154,16 @@ NcclFunctions nccl_of_imitation() {
 using CallOfRanks = std::vector<std::shared_ptr<NcclCall>>;  // one of each rank
 using AnswerBytes = std::array<std::byte, Ticket::kAnswerBytes>;
 
-// The queues of two ranks.
+// The queues of some ranks.
 class Queues {
  public:
-  Queues() {
+  explicit Queues(int size = 2) {
     imitation = std::make_unique<Imitation>();
     const auto library = std::make_shared<NcclLibrary>(nccl_of_imitation(), 22907);
     const auto device = std::make_shared<CudaDevice>(
         std::make_shared<const CudaDriver>(cuda_of_imitation()), 0);
-    for (int rank = 0; rank < 2; ++rank) {
-      queues_.push_back(NcclQueue::open(library, device, rank, 2));
+    for (int rank = 0; rank < size; ++rank) {
+      queues_.push_back(NcclQueue::open(library, device, rank));
     }
   }
 
@@ -170,7 +172,27 @@ class Queues {
                                  NcclCall::Limit limit = kDeadline) {
     NcclWork work;
     work.count = count;
-    return of(rank).make_call(work, nullptr, limit);
+    return of(rank).make_call(group_of(rank, {0, 1}), work, nullptr, limit);
+  }
+  // Returns the group of these ranks, as its member `rank` sees it.
+  static NcclGroup group_of(int rank, const std::vector<int>& ranks) {
+    NcclGroup group;
+    for (const int member : ranks) group.id = 10 * group.id + member + 1;
+    group.rank = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+    group.size = static_cast<int>(ranks.size());
+    group.first = ranks.front();
+    return group;
+  }
+  // Makes a call of some ranks.
+  CallOfRanks make_among(const std::vector<int>& ranks, std::size_t count) {
+    NcclWork work;
+    work.count = count;
+    CallOfRanks calls;
+    for (const int rank : ranks) {
+      calls.push_back(
+          of(rank).make_call(group_of(rank, ranks), work, nullptr, kDeadline));
+    }
+    return calls;
   }
   std::shared_ptr<NcclCall> make_exchange(int rank,
                                           std::vector<device::NcclMessage> sends,
@@ -179,19 +201,31 @@ class Queues {
     work.function = NcclWork::Function::kExchange;
     work.sends = std::move(sends);
     work.receives = std::move(receives);
-    return of(rank).make_call(work, nullptr, kDeadline);
+    return of(rank).make_call(group_of(rank, {0, 1}), work, nullptr, kDeadline);
   }
   CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
 
-  // Numbers a call, as the engine does when it has the offers of all ranks.
-  static AnswerBytes number(const CallOfRanks& calls) {
+  // The steps by which the engine numbers a call that all ranks have made.
+  static std::vector<std::uint64_t> propose(const CallOfRanks& calls) {
     std::vector<std::byte> offers;
     for (const auto& call : calls) {
       offers.insert(offers.end(), call->offer().begin(), call->offer().end());
     }
+    calls.front()->check_offers(offers);
+    std::vector<std::uint64_t> proposals;
+    for (std::size_t member = 1; member < calls.size(); ++member) {
+      proposals.push_back(calls[member]->propose());
+    }
+    return proposals;
+  }
+  static AnswerBytes decide(const CallOfRanks& calls,
+                            const std::vector<std::uint64_t>& proposals) {
     AnswerBytes answer{};
-    calls.front()->write_answer(offers, answer);
+    calls.front()->write_answer(proposals, answer);
     return answer;
+  }
+  static AnswerBytes number(const CallOfRanks& calls) {
+    return decide(calls, propose(calls));
   }
   static void take(const CallOfRanks& calls, const AnswerBytes& answer) {
     for (const auto& call : calls) call->take_answer(answer);
@@ -231,6 +265,48 @@ TEST(nccl_queue, issues_calls_in_the_order_of_their_numbers) {
   }
   const std::vector<std::string> expected{"allreduce 1", "allreduce 2"};
   for (const int rank : {0, 1}) CHECK(imitation->calls(rank) == expected);
+}
+
+TEST(nccl_queue, issues_calls_of_groups_in_one_order_on_all_ranks) {
+  Queues queues(3);
+  const CallOfRanks all = queues.make_among({0, 1, 2}, 1);
+  const CallOfRanks pair = queues.make_among({0, 1}, 2);
+  std::vector<std::uint64_t> of_all{all[1]->propose()};
+  const std::vector<std::uint64_t> of_pair{pair[1]->propose()};
+  Queues::take(pair, Queues::decide(pair, of_pair));
+  CHECK(awaited_outcome(*pair[0]).ok());
+  // Rank 1 does not know yet that the other call comes later.
+  CHECK(!pair[1]->poll().has_value());
+  of_all.push_back(all[2]->propose());
+  Queues::take(all, Queues::decide(all, of_all));
+  for (const CallOfRanks& calls : {all, pair}) {
+    for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
+  }
+  const std::vector<std::string> expected{"allreduce 2", "allreduce 1"};
+  for (const int rank : {0, 1}) CHECK(imitation->calls(rank) == expected);
+}
+
+TEST(nccl_queue, issues_what_follows_a_call_that_fails_after_its_proposal) {
+  Queues queues(3);
+  const CallOfRanks failing = queues.make_among({0, 1}, 1);
+  failing[1]->propose();
+  const CallOfRanks next = queues.make_among({1, 2}, 2);
+  Queues::take(next, Queues::number(next));
+  CHECK(!next[0]->poll().has_value());
+  failing[1]->fail({Code::kMismatch, "the calls differ", 0});
+  CHECK(awaited_outcome(*next[0]).ok());
+}
+
+TEST(nccl_queue, ends_the_communicator_of_a_group_that_is_forgotten) {
+  Queues queues(3);
+  const CallOfRanks calls = queues.make_among({0, 1}, 1);
+  Queues::take(calls, Queues::number(calls));
+  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
+  const NcclGroup group = Queues::group_of(1, {0, 1});
+  queues.of(1).forget_group(group.id);
+  queues.of(1).forget_group(group.id + 1);  // one without calls
+  await([&] { return imitation->has_called(1, "finalize"); });
+  CHECK(!queues.of(1).failure().has_value());
 }
 
 TEST(nccl_queue, exchanges_messages_with_ranks_that_expect_them) {

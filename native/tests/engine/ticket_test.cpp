@@ -24,16 +24,20 @@ class TestTicket final : public Ticket {
   }
 
   std::span<const std::byte> offer() const override { return offer_; }
-  void write_answer(std::span<const std::byte> offers,
-                    std::span<std::byte> answer) override {
-    if (cannot_answer) {
-      throw TicketFailure({Code::kPeerLost, "the library has lost a rank", 0});
-    }
+  void check_offers(std::span<const std::byte> offers) override {
     for (int member = 0; member * offer_.size() < offers.size(); ++member) {
       int rank = -1;
       std::memcpy(&rank, offers.subspan(member * offer_.size()).data(), sizeof rank);
       if (rank != member) throw std::invalid_argument("the offers do not suit");
     }
+  }
+  std::uint64_t propose() override { return proposal; }
+  void write_answer(std::span<const std::uint64_t> proposals,
+                    std::span<std::byte> answer) override {
+    if (cannot_answer) {
+      throw TicketFailure({Code::kPeerLost, "the library has lost a rank", 0});
+    }
+    heard.assign(proposals.begin(), proposals.end());
     const int number = (*next)++;
     std::memcpy(answer.data(), &number, sizeof number);
   }
@@ -55,6 +59,8 @@ class TestTicket final : public Ticket {
   std::atomic<int>* next = nullptr;  // of rank 0
   std::atomic<bool> is_broken{false};
   bool cannot_answer = false;
+  std::uint64_t proposal = 0;
+  std::vector<std::uint64_t> heard;  // by the first member
 
  private:
   std::vector<std::byte> offer_ = std::vector<std::byte>(16);
@@ -102,6 +108,33 @@ TEST(tickets, number_calls_when_all_ranks_have_made_them) {
     }
     CHECK_EQ(y->number(), 0);
     CHECK_EQ(x->number(), 1);
+  });
+}
+
+TEST(tickets, tell_the_first_member_what_the_others_propose) {
+  EngineWorld world(3);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto ticket = tickets.make(rank);
+    ticket->proposal = 40 + static_cast<std::uint64_t>(rank);
+    CHECK_EQ(run_call(engine, on_device(engine, "x", ticket)).text, "");
+    const std::vector<std::uint64_t> others{41, 42};
+    if (rank == 0) CHECK(ticket->heard == others);
+  });
+}
+
+TEST(tickets, calls_that_precede_them_match_one_another_only) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(3);
+    const auto make = [&](const char* name, bool precedes) {
+      Call call = make_call(engine, Kind::kAllreduce, name, tensor, tensor);
+      call.precedes_ticket = precedes;
+      return call;
+    };
+    CHECK_EQ(run_call(engine, make("x", true)).text, "");
+    check_failure(run_call(engine, make("y", rank == 0)), Code::kMismatch,
+                  "goes through NCCL");
   });
 }
 

@@ -10,6 +10,7 @@ tensors there. Its results come back as tensors of the host.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,10 @@ class FakeRuntime:
     ) -> torch.Tensor:
         assert index == self.memory.ordinal
         return self.memory.empty(shape, dtype)
+
+    def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        assert index == self.memory.ordinal
+        return self.memory.on_stream(self.memory.current_stream)
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal

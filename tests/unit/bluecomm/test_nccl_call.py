@@ -12,6 +12,7 @@ import torch
 from bluecomm.device.staging import CudaStaging
 from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.nccl_call import make_nccl_call
+from bluecomm.ops.nccl_collective import Collective
 from bluecomm.ops.refusal import is_marked
 from bluecomm.runtime.failure import INTERNAL, PEER_LOST
 
@@ -49,6 +50,7 @@ class Comm:
 
     def __init__(self, queue):
         self.refused = []
+        self.group_id, self.rank, self.size, self.ranks = 5, 0, 2, (0, 1)
         self.world = types.SimpleNamespace(
             rank=0,
             config=types.SimpleNamespace(operation_timeout_s=1.0),
@@ -64,16 +66,16 @@ class Comm:
 
 def make(comm, kind="allreduce"):
     result = torch.zeros(4)
+    given = types.SimpleNamespace(op="sum", root=0, prescale=1.0, postscale=1.0)
     call = make_nccl_call(
         comm,
         Staging(),
         kind,
         None,
         "float32",
-        torch.ones(4),
-        result,
+        (4,),
+        Collective(kind, "float32", torch.ones(4), result, given),
         lambda _: result,
-        types.SimpleNamespace(op="sum", root=0),
         None,
     )
     return call, weakref.ref(result)

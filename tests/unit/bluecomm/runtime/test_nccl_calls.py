@@ -16,6 +16,10 @@ class Queue:
 
     closed: float | None = None
     runs = True
+    forgotten: int | None = None
+
+    def forget_group(self, id):
+        self.forgotten = id
 
     def suspend(self):
         self.runs = False
@@ -34,8 +38,8 @@ class Staging:
         self.index = index
         self.queues = [Queue()]
 
-    def make_nccl_queue(self, library, rank, size):
-        assert (library.version, rank, size) == ("2.29.7", 1, 2)
+    def make_nccl_queue(self, library, rank):
+        assert (library.version, rank) == ("2.29.7", 1)
         self.meanwhile()
         return self.queues.pop()
 
@@ -49,7 +53,7 @@ def calls(monkeypatch):
     monkeypatch.setattr(nccl_calls, "nccl_library", lambda: library)
     engine = types.SimpleNamespace(watch_failures=lambda _: None)
     return NcclCalls(
-        types.SimpleNamespace(rank=1, size=2, engine=engine, check_usable=lambda: None)
+        types.SimpleNamespace(rank=1, engine=engine, check_usable=lambda: None)
     )
 
 
@@ -68,7 +72,20 @@ def test_tensors_on_another_device_are_an_error_that_names_both(calls):
 def test_a_world_without_calls_has_nothing_to_stop(calls):
     calls.suspend()
     calls.resume()
+    calls.forget(7)
     calls.close(2.0)
+
+
+def test_the_queue_forgets_a_process_set_that_is_freed(calls, monkeypatch):
+    queue = calls.queue_of(Staging(0))
+    bf.init()
+    try:
+        monkeypatch.setattr(current_communicator().world, "nccl_calls", calls)
+        freed = bf.ProcessSet([0])
+        freed.free()
+        assert queue.forgotten == freed.group_id
+    finally:
+        bf.shutdown()
 
 
 def test_the_queue_stands_still_while_the_world_is_suspended(calls, monkeypatch):

@@ -1,0 +1,133 @@
+"""The operations that are one function of NCCL, and their factors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from bluecomm.device.staging import Staging
+from bluecomm.ops.nccl_call import NcclWork, uses_nccl
+from bluecomm.ops.nccl_exchange import NcclExchange
+from bluecomm.runtime import Communicator
+
+if TYPE_CHECKING:
+    from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
+
+_FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
+# Element types that NCCL can add.
+_ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
+_REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
+
+
+class Collective:
+    """One call of a function of NCCL that does all of an operation but its factors.
+
+    Args:
+        kind: The engine's name of the operation.
+        dtype: The engine's name of the element type.
+        source: Contiguous tensor on the device.
+        destination: Contiguous tensor for the result; ``source`` itself, or apart from
+            it.
+        parameters: Parameters of the operation. The factor before the reduction is
+            applied at once, on the current stream.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        dtype: str,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        parameters: Parameters,
+    ) -> None:
+        self._kind = kind
+        self._dtype = dtype
+        self._is_scaled = parameters.prescale != 1.0
+        self._source = source * parameters.prescale if self._is_scaled else source
+        self._destination = destination
+        self._parameters = parameters
+
+    def make_ticket(
+        self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
+    ) -> NcclCall:
+        """See ``NcclWork``."""
+        count, element = self._source.numel(), self._dtype
+        if self._kind == "broadcast":
+            count, element = self._source.nbytes, "uint8"
+        elif self._kind == "reducescatter":
+            count = self._destination.numel()
+        return queue.make_call(
+            group=group,
+            kind=self._kind,
+            source=self._source.data_ptr(),
+            destination=self._destination.data_ptr(),
+            count=count,
+            dtype=element,
+            op=self._parameters.op,
+            root=self._parameters.root,
+            stream=stream,
+            limit_s=limit_s,
+        )
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Apply the factor after the reduction."""
+        if self._parameters.postscale != 1.0:
+            self._destination.mul_(self._parameters.postscale)
+
+
+def goes_through_nccl(
+    comm: Communicator,
+    staging: Staging,
+    kind: str,
+    dtype: str,
+    shape: torch.Size,
+    parameters: Parameters | None,
+) -> bool:
+    """Return whether NCCL carries out a call; otherwise its tensor is staged.
+
+    The answer is the same on all ranks whose calls match.
+
+    Args:
+        comm: Ranks that take part.
+        staging: Staging of the tensor's device.
+        kind: The engine's name of the operation.
+        dtype: The engine's name of the element type.
+        shape: Shape of the tensor.
+        parameters: Parameters of the kind.
+    """
+    if not uses_nccl(comm, staging) or parameters is None or not shape.numel():
+        return False
+    if kind == "broadcast":
+        return True
+    if kind == "neighbor_allreduce":
+        return dtype in _FLOATING
+    factors = (parameters.prescale, parameters.postscale)
+    reduces = (
+        dtype in _ADDED
+        and parameters.op in _REDUCTIONS
+        and (factors == (1.0, 1.0) or dtype in _FLOATING)
+        and not parameters.splits
+        and not parameters.local_only
+    )
+    if kind == "reducescatter":
+        return reduces and shape[0] % comm.size == 0
+    return reduces and kind == "allreduce"
+
+
+def nccl_work(
+    staging: Staging,
+    kind: str,
+    dtype: str,
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    parameters: Parameters,
+) -> NcclWork:
+    """Return the work of a call for which ``goes_through_nccl`` holds.
+
+    Arguments are those of ``Collective``, and the staging of the tensors' device.
+    """
+    if kind == "neighbor_allreduce":
+        return NcclExchange(staging, source, destination, parameters)
+    return Collective(kind, dtype, source, destination, parameters)

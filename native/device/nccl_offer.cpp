@@ -1,0 +1,111 @@
+#include "device/nccl_offer.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#include "device/nccl_library.h"
+
+namespace bluecomm::device {
+namespace {
+
+// The part that all offers have. The peers of an exchange follow: a bit for each member
+// to which this one sends, and one for each from which it receives.
+struct Offer {
+  std::int32_t rank = 0;
+  std::int32_t version = 0;  // of NCCL
+  std::array<char, 56> device{};
+};
+
+std::size_t peers_nbytes(std::size_t members) { return (members + 7) / 8; }
+
+void add_peers(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& messages,
+               std::size_t nbytes) {
+  const std::size_t begin = bytes.size();
+  bytes.resize(begin + nbytes);
+  for (const NcclMessage& one : messages) {
+    const auto peer = static_cast<std::size_t>(one.peer);
+    bytes[begin + peer / 8] |= std::byte{1} << (peer % 8);
+  }
+}
+
+bool has_peer(std::span<const std::byte> bits, std::size_t peer) {
+  return (bits[peer / 8] & std::byte{1} << (peer % 8)) != std::byte{0};
+}
+
+Offer offer_of(std::span<const std::byte> offers, std::size_t nbytes,
+               std::size_t member) {
+  Offer offer;
+  std::memcpy(&offer, offers.subspan(member * nbytes).data(), sizeof offer);
+  offer.device.back() = '\0';
+  return offer;
+}
+
+std::string describe_offer(const Offer& offer) {
+  return "rank " + std::to_string(offer.rank) + " (" + offer.device.data() +
+         ") has NCCL " + describe_nccl_version(offer.version);
+}
+
+void check_versions(std::span<const std::byte> offers, std::size_t nbytes) {
+  const Offer first = offer_of(offers, nbytes, 0);
+  for (std::size_t member = 1; member * nbytes < offers.size(); ++member) {
+    const Offer other = offer_of(offers, nbytes, member);
+    if (other.version == first.version) continue;
+    throw std::invalid_argument(describe_offer(first) + ", but " +
+                                describe_offer(other) +
+                                "; install the same torch and NCCL on all machines, or "
+                                "set BLUECOMM_DEVICE_TRANSPORT=staged");
+  }
+}
+
+// Throws unless the destinations of each member are the sources of the others, since a
+// message without its counterpart hangs.
+void check_peers(std::span<const std::byte> offers, std::size_t nbytes) {
+  const std::size_t members = offers.size() / nbytes;
+  const auto peers_of = [&](std::size_t member, std::size_t offset) {
+    return offers.subspan(member * nbytes + sizeof(Offer) + offset,
+                          peers_nbytes(members));
+  };
+  for (std::size_t from = 0; from < members; ++from) {
+    for (std::size_t to = 0; to < members; ++to) {
+      const bool is_sent = has_peer(peers_of(from, 0), to);
+      if (is_sent == has_peer(peers_of(to, peers_nbytes(members)), from)) continue;
+      const std::string sender =
+          "rank " + std::to_string(offer_of(offers, nbytes, from).rank);
+      const std::string receiver =
+          "rank " + std::to_string(offer_of(offers, nbytes, to).rank);
+      throw std::invalid_argument(
+          (is_sent
+               ? sender + " sends to " + receiver + ", which does not receive from it"
+               : receiver + " receives from " + sender +
+                     ", which does not send to it") +
+          "; the sources of each rank must match the destinations of the other");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> make_nccl_offer(int rank, int version, const std::string& device,
+                                       int members, const NcclWork& work) {
+  Offer offer;
+  offer.rank = rank;
+  offer.version = version;
+  device.copy(offer.device.data(), offer.device.size() - 1);
+  std::vector<std::byte> bytes(sizeof offer);
+  std::memcpy(bytes.data(), &offer, sizeof offer);
+  if (work.function == NcclWork::Function::kExchange) {
+    const std::size_t nbytes = peers_nbytes(static_cast<std::size_t>(members));
+    add_peers(bytes, work.sends, nbytes);
+    add_peers(bytes, work.receives, nbytes);
+  }
+  return bytes;
+}
+
+void check_nccl_offers(std::span<const std::byte> offers, std::size_t nbytes) {
+  check_versions(offers, nbytes);
+  if (nbytes > sizeof(Offer)) check_peers(offers, nbytes);
+}
+
+}  // namespace bluecomm::device
