@@ -15,6 +15,7 @@ from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
+from bluecomm.ops.nccl_gather import NcclGather, gathers_through_nccl
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -107,8 +108,6 @@ def start(
         handle = start_tracked(comm, call, tensor, adjoint)
         return written_to(tensor, handle) if form.in_place else handle
     except Exception as error:
-        if call is not None and call.ticket is not None and not call.is_submitted:
-            call.ticket.withdraw()
         refuse_start(comm, kind, name, parameters, call, error)
         raise
 
@@ -153,34 +152,53 @@ def start_gather(
     def finish_given(_: int) -> tuple[Any, list[int]]:
         return written(out), []
 
-    call: Call[tuple[torch.Tensor, list[int]]] | None = None
+    def finish_on_device(stacked: torch.Tensor, rows: list[int]) -> Rows:
+        return (stacked, rows) if out is None else (written(out), [])
+
+    call: Call[Any] | None = None
+    begin: Callable[[Call[Any]], Handle[Rows]] = comm.start
     try:
         refuse_scalar(kind, tensor)
         source, dtype = as_input(tensor, kind, staged=True)
         given = [] if out is None else stacked_outputs(kind, tensor, out, comm.size)
-        memory, results = source, given
-        end: Callable[[int], Rows] = finish if out is None else finish_given
-        if (staging := staging_of(source)) is not None:
-            memory, gate = staging.to_host(source)
-            results = [staging.empty_on_host(one.shape, one.dtype) for one in given]
-            end = _moved(staging, end, given, results)
-        call = Call(
-            kind,
-            dtype,
-            source.shape,
-            span(memory),
-            [span(one) for one in results] or NO_MEMORY,
-            (source, memory, results),
-            end,
-        )
-        call.gate = gate
+        staging = staging_of(source)
+        if staging is not None and gathers_through_nccl(comm, staging, kind):
+            gather = NcclGather(
+                comm,
+                staging,
+                kind,
+                dtype,
+                source,
+                () if parameters is None else parameters.splits,
+                given,
+                finish_on_device,
+                timeout_s,
+            )
+            call, begin = gather.first, gather.begin
+        else:
+            memory, results = source, given
+            end: Callable[[int], Rows] = finish if out is None else finish_given
+            if staging is not None:
+                memory, gate = staging.to_host(source)
+                results = [staging.empty_on_host(one.shape, one.dtype) for one in given]
+                end = _moved(staging, end, given, results)
+            call = Call(
+                kind,
+                dtype,
+                source.shape,
+                span(memory),
+                [span(one) for one in results] or NO_MEMORY,
+                (source, memory, results),
+                end,
+            )
+            call.gate = gate
+            call.parameters = parameters
         call.name = name
         call.timeout_s = timeout_s
-        call.parameters = parameters
         call.blocking = form.blocking
         if source is not tensor and is_tracked(tensor):
-            return start_tracked(comm, call, tensor, adjoint)
-        return comm.start(call)
+            return start_tracked(comm, call, tensor, adjoint, begin)
+        return begin(call)
     except Exception as error:
         refuse_start(comm, kind, name, parameters, call, error)
         raise

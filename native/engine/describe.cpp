@@ -56,6 +56,11 @@ std::string describe_factor(std::string_view name, double factor) {
 // property in which their calls differ.
 std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.kind != b.kind) return "All ranks must call the same operation under one name.";
+  // A call that precedes a ticket has a type and a shape of its own.
+  if ((a.algorithm == Algorithm::kTicket) != (b.algorithm == Algorithm::kTicket)) {
+    return "One rank's tensor goes through NCCL, and the other's through the host. All "
+           "ranks must pass tensors on a GPU, or set BLUECOMM_DEVICE_TRANSPORT=staged.";
+  }
   if (a.dtype != b.dtype || a.shape_hash != b.shape_hash) {
     return kind_info(a.kind).shape == ShapeRule::kAllButFirst
                ? "All ranks must pass the same dtype and, except for the first "
@@ -73,10 +78,6 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   }
   if (a.group_hash != b.group_hash) {
     return "The process sets of the callers have different members.";
-  }
-  if (a.algorithm == Algorithm::kTicket || b.algorithm == Algorithm::kTicket) {
-    return "One rank's tensor goes through NCCL, and the other's through the host. All "
-           "ranks must pass tensors on a GPU, or set BLUECOMM_DEVICE_TRANSPORT=staged.";
   }
   return "The ranks chose different algorithms of the engine. All ranks must run the "
          "same version of bluecomm with the same settings, and pass the same "

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.ops import nccl_gather, start
+from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.library import load
@@ -45,13 +48,78 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "neighbors, not contiguous": lambda x: bf.neighbor_allreduce_(x.clone().t()),
     "dynamic": lambda x: send_around(x),
     "gradient of dynamic": lambda x: gradient_of(send_around, x),
-    # NCCL does not serve these, which go through the host.
-    "prescale": lambda x: bf.allreduce(x, prescale_factor=2.0),
+    "factors": lambda x: bf.allreduce(x, prescale_factor=2.0, postscale_factor=0.5),
+    "factors_": lambda x: bf.allreduce_(x.clone(), op=bf.Sum, prescale_factor=0.5),
     "max": lambda x: bf.allreduce(x, op=bf.Max),
-    "uneven rows": lambda x: bf.reducescatter(x[:5], op=bf.Sum),
+    "min": lambda x: bf.allreduce(x.int(), op=bf.Min),
+    "product": lambda x: bf.reducescatter(x, op=bf.Product),
     "allgather": lambda x: bf.allgather(x),
+    "allgather, uneven": lambda x: bf.allgather(x[: bf.rank() + 1]),
+    "allgather, nothing of one": lambda x: bf.allgather(x[: 2 * bf.rank()].bool()),
+    "allgather, nothing": lambda x: bf.allgather(x[:0]),
+    "allgather, out": lambda x: bf.allgather(x, out=torch.zeros(18, 5)),
+    "allgather, list": lambda x: bf.allgather(
+        x[: bf.rank() + 1], out=[torch.zeros(i + 1, 5) for i in range(RANKS)]
+    ),
+    "alltoall": lambda x: bf.alltoall(x),
+    "alltoall, splits": lambda x: bf.alltoall(x, [bf.rank(), 4 - bf.rank(), 2]),
+    "alltoall, out": lambda x: bf.alltoall(x, out=torch.zeros(6, 5)),
+    "gradient of allgather": lambda x: gradient_of(bf.allgather, x),
+    "gradient of uneven": lambda x: gradient_of(bf.allgather, x[: 2 * bf.rank() + 1]),
+    "gradient of alltoall": lambda x: gradient_of(
+        lambda y: bf.alltoall(y, [bf.rank(), 4 - bf.rank(), 2])[0], x
+    ),
+    "gradient of reducescatter": lambda x: gradient_of(bf.reducescatter, x),
+    # NCCL does not serve these, which go through the host.
+    "uneven rows": lambda x: bf.reducescatter(x[:5], op=bf.Sum),
+    "neighbor_allgather": lambda x: bf.neighbor_allgather(x),
     "no elements": lambda x: bf.allreduce(x[:0]),
 }
+
+
+def run_and_name_kinds(tensors: list[torch.Tensor]) -> list[str]:
+    """Return the kinds of the operations of ``run_all`` that go through NCCL."""
+    kinds = set()
+
+    def make(comm, staging, kind, *rest):
+        kinds.add(kind)
+        return make_nccl_call(comm, staging, kind, *rest)
+
+    with (
+        mock.patch.object(start, "make_nccl_call", make),
+        mock.patch.object(nccl_gather, "make_nccl_call", make),
+    ):
+        run_all(tensors)
+    return sorted(kinds)
+
+
+def run_in_sets(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return results of calls of sets that overlap, started in orders that differ."""
+    rank = bf.rank()
+    x = tensors[rank] * 2
+    sets = [bf.ProcessSet(ranks) for ranks in ([0, 1], [1, 2], [0, 2], [0, 1, 2])]
+    mine = [one for one in sets if rank in one.ranks]
+    results = []
+    for i in range(3):
+        turned = mine[(rank + i) % len(mine) :] + mine[: (rank + i) % len(mine)]
+        handles = {
+            one: bf.allreduce_nonblocking(
+                x + i, op=bf.Sum, process_set=one, name=f"{i}"
+            )
+            for one in turned
+        }
+        results += [handles[one].wait() * 2 for one in mine]
+    for one in mine:
+        bf.set_topology(bf.RingGraph(one.size), process_set=one)
+        results += [
+            bf.allgather(x[:rank], process_set=one),
+            bf.broadcast(x, one.ranks[-1], process_set=one),
+            gradient_of(lambda y, one=one: bf.allreduce(y, process_set=one), x),
+            bf.neighbor_allreduce(x, process_set=one),
+        ]
+    sets[3].free()
+    more = bf.ProcessSet([0, 1, 2])
+    return [*results, bf.allreduce(x, process_set=more)]
 
 
 def send_around(x):
@@ -113,6 +181,9 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     for i in range(2):
         averaged = bf.neighbor_allreduce_nonblocking(x, name=f"neighbors {i}")
         x = averaged.wait() * 4
+    gathered = [bf.allgather_nonblocking(x + i, name="same") for i in range(3)]
+    bf.alltoall_nonblocking(x * 3, name="dropped")
+    results += [handle.wait() * 2 for handle in gathered]
     bf.allreduce_nonblocking(x + 1, name="the shutdown finishes it")
     return [*results, x]
 
@@ -124,16 +195,28 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
+BODIES = (run_all, run_in_sets, call_in_other_orders, overlap)
+
+
 @pytest.fixture(scope="module")
 def expected():
-    bodies = (run_all, call_in_other_orders, overlap)
-    return {body: run_ranks(RANKS, body, inputs()) for body in bodies}
+    return {body: run_ranks(RANKS, body, inputs()) for body in BODIES}
 
 
-@pytest.mark.parametrize("body", [run_all, call_in_other_orders, overlap])
+@pytest.mark.parametrize("body", BODIES)
 def test_results_are_those_of_the_host(expected, body, seed):
     found = run_ranks_on_gpus(RANKS, body, inputs(), seed=seed, environment=NCCL)
     torch.testing.assert_close(found, expected[body])
+
+
+def test_operations_go_through_nccl():
+    for kinds in run_ranks_on_gpus(
+        RANKS, run_and_name_kinds, inputs(), environment=NCCL
+    ):
+        assert kinds == [
+            *("allgather", "allreduce", "alltoall", "broadcast"),
+            *("neighbor_allreduce", "reducescatter"),
+        ]
 
 
 def test_each_wait_is_needed(expected, tmp_path):
@@ -183,6 +266,13 @@ def differ() -> list[str]:
     host = x.cpu() if rank == 1 else x
     found.append(error_of(lambda: bf.allreduce(host, name="host")))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    found.append(error_of(lambda: bf.allgather(host, name="rows")))
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    narrow = x.view(4, 1) if rank == 1 else x.view(2, 2)
+    found.append(error_of(lambda: bf.allgather(narrow, name="columns")))
+    given = torch.zeros(3) if rank == 1 else None
+    found.append(error_of(lambda: bf.allgather(x, out=given, name="out")))
+    assert bf.allgather(x).shape == (4 * RANKS,)
     found.append(error_of(lambda: send_to_nobody(x)))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
@@ -202,11 +292,15 @@ def send_to_nobody(x: torch.Tensor) -> None:
 
 
 def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
-    for shape, root, host, nobody in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
+    for texts in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
+        shape, root, host, rows, columns, out, nobody = texts
         assert "MismatchError: allreduce 'shape'" in shape
         assert "All ranks must pass the same shape and dtype" in shape
         assert "MismatchError: broadcast 'root'" in root
         assert "One rank's tensor goes through NCCL" in host
+        assert "One rank's tensor goes through NCCL" in rows
+        assert "except for the first dimension, the same shape" in columns
+        assert "the tensors of out have other numbers of rows" in out
         assert "MismatchError: neighbor_allreduce 'nobody'" in nobody
         assert "rank 1 sends to rank 2, which does not receive from it" in nobody
 

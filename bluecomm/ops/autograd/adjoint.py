@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import Call
-from bluecomm.runtime.communicator import UNNAMED
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
-
-# The backward passes of calls with one name take turns with this many names, so that
-# the tables of names stay small.
-_TURNS = 64
 
 
 class Forward:
@@ -34,14 +30,16 @@ class Forward:
 
     __slots__ = ("comm", "kind", "name", "parameters", "rows", "shape", "timeout_s")
 
-    def __init__(self, comm: Communicator, call: Call[Any]) -> None:
-        """Describe a call that has been started."""
+    def __init__(
+        self, comm: Communicator, call: Call[Any], shape: Sequence[int]
+    ) -> None:
+        """Describe a call that has been started, with an input of this shape."""
         self.comm = comm
         self.kind = call.kind
-        self.name = _backward_name(comm, call)
+        self.name = follow_up_name(comm, call, "backward")
         self.timeout_s = call.timeout_s
         self.parameters: Parameters | None = call.parameters
-        self.shape = call.shape
+        self.shape = shape
         self.rows: Sequence[int] = ()
 
 
@@ -57,16 +55,3 @@ class Adjoint(NamedTuple):
 
     start: Callable[..., Handle[torch.Tensor]]
     needs_input: bool = False
-
-
-def _backward_name(comm: Communicator, call: Call[Any]) -> str:
-    """Return the name of a call's adjoint, which is the same on all ranks.
-
-    Ranks may run the backward passes of one name's calls in different orders, so the
-    engine's count of these calls is part of the name.
-    """
-    assert call.name is not None
-    if UNNAMED in call.name:
-        return f"{call.name}.backward"
-    turn = (comm.world.engine.calls_like(call) - 1) % _TURNS
-    return f"{call.name}.backward.{turn}"

@@ -9,7 +9,7 @@ forward passes did not block each other, neither do their backward passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -34,10 +34,18 @@ def start_tracked(
     call: Call[Result],
     tensor: torch.Tensor,
     adjoint: Adjoint | None,
+    begin: Callable[[Call[Any]], Handle[Any]] | None = None,
 ) -> Handle[Result]:
     """Start a call whose result carries the gradient of ``tensor``.
 
     The result is a tensor, or a stacked tensor and its rows from each source.
+
+    Args:
+        comm: Members that take part.
+        call: The call.
+        tensor: Its input.
+        adjoint: How it is differentiated.
+        begin: Starts the call. Default: ``comm.start``.
 
     Raises:
         ValueError: The operation has no adjoint.
@@ -51,8 +59,8 @@ def start_tracked(
     inputs: list[torch.Tensor] = [_Start.apply(tensor, passage)]  # type: ignore[no-untyped-call]
     if adjoint.needs_input:
         inputs.append(tensor)
-    handle = comm.start(call)
-    passage.forward = Forward(comm, call)
+    handle = (begin or comm.start)(call)
+    passage.forward = Forward(comm, call, tensor.shape)
     return _TrackedHandle(handle, passage, inputs)
 
 

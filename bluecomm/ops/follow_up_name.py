@@ -1,0 +1,31 @@
+"""Names of calls that follow from another call, such as its adjoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bluecomm.runtime import Communicator
+from bluecomm.runtime.call import Call
+from bluecomm.runtime.communicator import UNNAMED
+
+# What follows from the calls of one name takes turns with this many names, so that the
+# tables of names stay small.
+_TURNS = 64
+
+
+def follow_up_name(comm: Communicator, call: Call[Any], word: str) -> str:
+    """Return the name of a call that follows from one that has just been started.
+
+    It is the same on all ranks. They may start what follows from the calls of one name
+    in different orders, so the engine's count of these calls is part of the name.
+
+    Args:
+        comm: Members that take part.
+        call: The call that has been started.
+        word: Part of the name, which says what follows.
+    """
+    assert call.name is not None
+    if UNNAMED in call.name:
+        return f"{call.name}.{word}"
+    turn = (comm.world.engine.calls_like(call) - 1) % _TURNS
+    return f"{call.name}.{word}.{turn}"

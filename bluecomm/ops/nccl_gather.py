@@ -1,0 +1,267 @@
+"""Stacks rows through NCCL: exchanges their numbers on the host, then the rows.
+
+Only the senders know how many rows a rank will get. So an operation of the same kind on
+the host, of one number for each message, comes first. When it has ended, the memory of
+the result is made, and NCCL's call is started.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bluecomm.device.staging import Staging
+from bluecomm.errors import MismatchError
+from bluecomm.ops.follow_up_name import follow_up_name
+from bluecomm.ops.nccl_call import make_nccl_call, uses_nccl
+from bluecomm.ops.refusal import refuse, refuse_start
+from bluecomm.ops.tensor import span
+from bluecomm.runtime import Communicator, Handle, parameters
+from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.chained_handle import ChainedHandle
+
+if TYPE_CHECKING:
+    from bluecomm._native import NcclCall, NcclGroup, NcclQueue
+
+# Offset and number of rows.
+_Part = tuple[int, int]
+
+
+class RowExchange:
+    """Messages with rows for all members, and from all members.
+
+    Args:
+        source: Contiguous tensor on the device, whose rows are sent.
+        sent: The rows for each member.
+        result: Contiguous tensor for the stacked rows.
+        rows: Number of rows from each member.
+        gathers: Whether all rows of each member go to all members.
+        copies: Tensors that get the rows of each member in the end, if ``result`` is
+            memory on the way.
+    """
+
+    def __init__(
+        self,
+        source: torch.Tensor,
+        sent: Sequence[_Part],
+        result: torch.Tensor,
+        rows: Sequence[int],
+        *,
+        gathers: bool,
+        copies: Sequence[torch.Tensor],
+    ) -> None:
+        self._source = source
+        self._sent = sent
+        self._result = result
+        self._rows = rows
+        # All members choose alike, because the numbers of rows are the same on all.
+        self._is_even = gathers and len(set(rows)) == 1 and source.nbytes > 0
+        self._copies = copies
+
+    def make_ticket(
+        self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
+    ) -> NcclCall:
+        """See ``NcclWork``."""
+        if self._is_even:
+            return queue.make_call(
+                group=group,
+                kind="allgather",
+                source=self._source.data_ptr(),
+                destination=self._result.data_ptr(),
+                count=self._source.nbytes,
+                dtype="uint8",
+                op="sum",
+                root=0,
+                stream=stream,
+                limit_s=limit_s,
+            )
+        return queue.make_exchange(
+            group=group,
+            sends=_messages(self._source, self._sent),
+            receives=_messages(self._result, _parts(self._rows)),
+            stream=stream,
+            limit_s=limit_s,
+        )
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Copy the rows to where the caller wants them."""
+        if self._copies:
+            pieces = torch.split(self._result, list(self._rows))
+            for tensor, piece in zip(self._copies, pieces, strict=True):
+                tensor.copy_(piece)
+
+
+class NcclGather:
+    """One operation whose rows go through NCCL.
+
+    Args:
+        comm: Members that take part.
+        staging: Staging of the device.
+        kind: The engine's name of the operation: ``"allgather"`` or ``"alltoall"``.
+        dtype: The engine's name of the element type.
+        source: Contiguous tensor on the device.
+        splits: Number of rows for each member in an alltoall.
+        given: Memory for the result that the caller gave, or an empty list: a tensor
+            for all rows, or one for the rows of each member.
+        finish: Makes the result from the stacked rows and their numbers.
+        timeout_s: Deadline that the caller gave.
+
+    Attributes:
+        first: The call that exchanges the numbers of rows.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        staging: Staging,
+        kind: str,
+        dtype: str,
+        source: torch.Tensor,
+        splits: Sequence[int],
+        given: Sequence[torch.Tensor],
+        finish: Callable[[torch.Tensor, list[int]], Any],
+        timeout_s: float | None,
+    ) -> None:
+        self._comm = comm
+        self._staging = staging
+        self._kind = kind
+        self._dtype = dtype
+        self._source = source
+        self._given = given
+        self._finish = finish
+        self._timeout_s = timeout_s
+        # The memory of the result belongs to the stream of the start.
+        self._stream = staging.stream_context()
+        if kind == "alltoall":
+            self._sent = _parts(splits)
+        else:
+            self._sent = [(0, source.shape[0])] * comm.size
+        self.first = self._call_of_numbers()
+
+    def begin(self, first: Call[list[int]]) -> Handle[Any]:
+        """Start the operation with its first call, whose settings are complete."""
+        numbers = self._comm.start(first)
+        name = follow_up_name(self._comm, first, "rows")
+        return ChainedHandle(
+            numbers, functools.partial(self._start_rows, name, first.blocking)
+        )
+
+    def _call_of_numbers(self) -> Call[list[int]]:
+        is_alltoall = self._kind == "alltoall"
+        told = self._sent if is_alltoall else self._sent[:1]
+        numbers = torch.tensor([count for _, count in told])
+        world = self._comm.world
+
+        def finish(number: int) -> list[int]:
+            block, _ = world.output(number)
+            heard: list[int] = torch.frombuffer(block, dtype=torch.int64).tolist()
+            return heard
+
+        call = Call(
+            self._kind,
+            "int64",
+            numbers.shape,
+            span(numbers),
+            NO_MEMORY,
+            (numbers,),
+            finish,
+        )
+        call.precedes_ticket = True
+        if is_alltoall:
+            call.parameters = parameters(splits=(1,) * self._comm.size)
+        return call
+
+    def _start_rows(self, name: str, blocking: bool, rows: list[int]) -> Handle[Any]:
+        """Start NCCL's call when the numbers of rows are known."""
+        call: Call[Any] | None = None
+        try:
+            with self._stream:
+                call = self._call_of_rows(name, rows)
+                call.blocking = blocking
+                return self._comm.start(call)
+        except MismatchError as error:
+            refuse(self._comm, [(self._kind, name, None)], error)
+            raise
+        except Exception as error:
+            refuse_start(self._comm, self._kind, name, None, call, error)
+            raise
+
+    def _call_of_rows(self, name: str, rows: list[int]) -> Call[Any]:
+        given, shape = self._given, (sum(rows), *self._source.shape[1:])
+        copies: Sequence[torch.Tensor] = ()
+        if given:
+            self._check_given(rows)
+        if len(given) == 1:
+            result = given[0]
+        else:
+            result, copies = self._staging.empty(shape, self._source.dtype), given
+        work = RowExchange(
+            self._source,
+            self._sent,
+            result,
+            rows,
+            gathers=self._kind == "allgather",
+            copies=copies,
+        )
+        finish = self._finish
+        call = make_nccl_call(
+            self._comm,
+            self._staging,
+            self._kind,
+            name,
+            self._dtype,
+            self._source.shape,
+            work,
+            lambda _: finish(result, rows),
+            self._timeout_s,
+        )
+        call.name = name
+        call.timeout_s = self._timeout_s
+        return call
+
+    def _check_given(self, rows: list[int]) -> None:
+        """Raise unless the caller's memory suits the rows that will come.
+
+        Raises:
+            MismatchError: It does not.
+        """
+        expected = [sum(rows)] if len(self._given) == 1 else rows
+        got = [one.shape[0] for one in self._given]
+        if got != expected:
+            raise MismatchError.describe(
+                "the tensors of out have other numbers of rows than the ranks send",
+                operation=self._kind,
+                rank=self._comm.world.rank,
+                peers=self._comm.ranks,
+                expected=str(expected),
+                got=str(got),
+                remedy="Pass tensors with the numbers of rows that the ranks send.",
+            )
+
+
+def gathers_through_nccl(comm: Communicator, staging: Staging, kind: str) -> bool:
+    """Return whether NCCL carries out an operation that stacks rows."""
+    return kind in ("allgather", "alltoall") and uses_nccl(comm, staging)
+
+
+def _parts(rows: Sequence[int]) -> list[_Part]:
+    """Return the parts of a tensor that has these numbers of rows one after another."""
+    offsets = itertools.accumulate(rows, initial=0)
+    return [(offset, count) for offset, count in zip(offsets, rows, strict=False)]
+
+
+def _messages(
+    tensor: torch.Tensor, parts: Sequence[_Part]
+) -> list[tuple[int, int, int]]:
+    """Return member, address and bytes of the rows of each member that has some."""
+    width = tensor.shape[1:].numel() * tensor.element_size()
+    return [
+        (member, tensor.data_ptr() + offset * width, count * width)
+        for member, (offset, count) in enumerate(parts)
+        if count * width
+    ]
