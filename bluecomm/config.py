@@ -85,11 +85,12 @@ class Config:
         "(mpi). auto uses shared memory within a machine; between machines it uses MPI "
         "in a job that MPI's launcher started, and TCP in other jobs.",
     )
-    device_transport: Literal["staged", "nccl"] = _setting(
-        "staged",
+    device_transport: Literal["auto", "staged", "nccl"] = _setting(
+        "auto",
         "Path of tensors on CUDA devices: through memory of the host (staged), or, for "
-        "the operations that gpu.md lists, through NCCL (nccl). It must be the same on "
-        "all ranks.",
+        "the operations that gpu.md lists, through NCCL (nccl). auto uses NCCL if each "
+        "rank has NCCL 2.14 or newer, of the same version, and a GPU of its own. It "
+        "must be the same on all ranks.",
     )
     mpi_lib: str | None = _setting(
         None,

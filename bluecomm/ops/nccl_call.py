@@ -42,7 +42,7 @@ def uses_nccl(comm: Communicator, staging: Staging) -> bool:
     """
     world = comm.world
     return (
-        world.config.device_transport == "nccl"
+        world.device_transport == "nccl"
         and isinstance(staging, CudaStaging)
         and not comm.owner
         and comm.size > 1

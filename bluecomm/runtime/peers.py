@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bluecomm.config import Config
 from bluecomm.errors import MismatchError
+from bluecomm.runtime.device_transport import DeviceFacts
 from bluecomm.runtime.rendezvous.bootstrap_exchange import check_agreement, shared_facts
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
@@ -24,6 +25,7 @@ class PeerRecord:
     topology: str
     encryption: str
     device_transport: str
+    devices: DeviceFacts
 
 
 def meet_peers(

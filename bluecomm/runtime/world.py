@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
 from bluecomm.errors import CommunicationTimeout
+from bluecomm.runtime.device_transport import (
+    choose_device_transport,
+    device_facts,
+)
 from bluecomm.runtime.engine_start import make_engine
 from bluecomm.runtime.input_waits import InputWaits
 from bluecomm.runtime.layout import layout_of
@@ -93,6 +97,10 @@ class World(Requests):
         self.layout = layout_of(machines, config.ranks_per_machine)
         # The real machines, also if the settings divide them into simulated ones.
         self.real_layout = layout_of(machines)
+        # "nccl" or "staged".
+        self.device_transport = choose_device_transport(
+            config, self.rank, self.peers, self.real_layout
+        )
         self._engine.start(
             [
                 {
@@ -122,6 +130,10 @@ class World(Requests):
             topology=topology,
             encryption=self.config.encryption,
             device_transport=self.config.device_transport,
+            devices=device_facts(
+                self.config,
+                may_choose=self.size > 1 and not self.members.survives_losses,
+            ),
         )
         return meet_peers(self.rendezvous, self.config, mine)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -217,6 +218,22 @@ def test_operations_go_through_nccl():
             *("allgather", "allreduce", "alltoall", "broadcast"),
             *("neighbor_allreduce", "reducescatter"),
         ]
+
+
+def begin_again(*, unlike: bool) -> tuple[str, list[float]]:
+    """Return what the ranks choose when they meet with their GPUs, and a sum."""
+    if unlike and bf.rank() == 1:
+        set_fake(NCCL_VERSION="21805")
+    bf.shutdown()
+    bf.init()
+    chosen = current_communicator().world.device_transport
+    return chosen, bf.allreduce(torch.ones(2), op=bf.Sum).tolist()
+
+
+@pytest.mark.parametrize(("unlike", "chosen"), [(False, "nccl"), (True, "staged")])
+def test_ranks_choose_nccl_if_all_have_it(unlike, chosen):
+    found = run_ranks_on_gpus(RANKS, functools.partial(begin_again, unlike=unlike))
+    assert found == [(chosen, [RANKS] * 2)] * RANKS
 
 
 def test_each_wait_is_needed(expected, tmp_path):

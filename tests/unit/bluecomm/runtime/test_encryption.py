@@ -32,6 +32,7 @@ def test_ranks_that_disagree_are_an_error_that_names_both_settings():
         topology="",
         encryption="full",
         device_transport="staged",
+        devices={"gpus": 0, "are_own": False, "nccl": "", "problem": ""},
     )
     rendezvous = TwoRanks()
     try:
