@@ -44,7 +44,7 @@ def _mac(key: bytes, label: str, name: str, data: bytes) -> bytes:
 
 
 class ProbeListener:
-    """Answers dialers that know the key, in a thread, until the process ends.
+    """Answers dialers that know the key, in a thread, until ``close``.
 
     Attributes:
         ports: For each address its port, or why it cannot be listened at.
@@ -60,7 +60,14 @@ class ProbeListener:
         self.ports: Dict[str, Union[int, str]] = {}  # noqa: UP006, UP007
         for address in addresses:
             self._listen(address)
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and close all sockets. Does nothing the second time."""
+        self._closing.set()
+        self._thread.join(CALL_S)
 
     def _listen(self, address: str) -> None:
         is_6 = ipaddress.ip_address(address).version == 6
@@ -75,7 +82,7 @@ class ProbeListener:
         self._selector.register(server, selectors.EVENT_READ, self._accept)
 
     def _serve(self) -> None:
-        while True:
+        while not self._closing.is_set():
             for key, _ in self._selector.select(0.25):
                 # An earlier event of this list may have dropped the caller.
                 if key.fd in self._selector.get_map():
@@ -83,6 +90,9 @@ class ProbeListener:
             now = time.monotonic()
             for caller in [each for each, at in self._deadlines.items() if at < now]:
                 self._drop(caller)
+        for registered in list(self._selector.get_map().values()):
+            registered.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
 
     def _accept(self, server: socket.socket) -> None:
         try:
