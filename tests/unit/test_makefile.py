@@ -4,6 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.support.deadlines import DEADLINE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,6 +19,6 @@ def test_makes_at_the_same_time_do_not_share_files(tmp_path):
     others.write_text("half")
     command = ["make", "build/batches/common.cpp"]
     makes = [subprocess.Popen(command, cwd=tmp_path) for _ in range(3)]
-    assert [make.wait(120) for make in makes] == [0, 0, 0]
+    assert [make.wait(DEADLINE_S) for make in makes] == [0, 0, 0]
     assert batch.read_text() == '#include "common/a.cpp"\n'
     assert sorted(batch.parent.iterdir()) == [batch, others]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfrun.launch.ssh import quote_for_any_shell
+from tests.support.deadlines import DEADLINE_S
 
 WORDS = [
     "a b",
@@ -37,7 +38,7 @@ SHELLS = [name for name in ("sh", "bash", "tcsh", "fish") if shutil.which(name)]
 def pass_through(shell: str, words: list[str]) -> list[str]:
     """Return the arguments of a program whose line sshd passes to ``shell``."""
     line = quote_for_any_shell(["printf", "%s\\0", *words])
-    output = subprocess.check_output([shell, "-c", line], timeout=120)
+    output = subprocess.check_output([shell, "-c", line], timeout=DEADLINE_S)
     return output.decode().split("\0")[:-1]
 
 

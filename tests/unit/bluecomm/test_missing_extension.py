@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bluecomm
+from tests.support.deadlines import DEADLINE_S
 
 PACKAGE = Path(bluecomm.__file__).parent
 
@@ -34,7 +35,7 @@ def import_error(code, folder, path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
     )
     assert ended.returncode == 1
     return ended.stderr.splitlines()[-1]

@@ -8,6 +8,7 @@ import torch
 
 from bluecomm.device import runtime, staging
 from bluecomm.device.staging import HostCopy, Staging
+from tests.support.deadlines import DEADLINE_S
 
 
 class HostStaging(Staging):
@@ -63,7 +64,7 @@ def test_threads_that_start_at_once_get_the_same_staging(monkeypatch):
 
     class SlowStaging(HostStaging):
         def __init__(self, index):
-            both_make_one.wait(timeout=20)
+            both_make_one.wait(DEADLINE_S)
 
     class Runtime:
         def index_of(self, tensor):

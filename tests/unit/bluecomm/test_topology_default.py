@@ -14,6 +14,7 @@ from bluecomm.topology import (
     resolve_weights,
     topology_digest,
 )
+from tests.support.deadlines import DEADLINE_S
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 64])
@@ -37,4 +38,4 @@ assert bf.load_topology() is bf.load_topology()
 assert sorted(bf.load_topology().edges) == [(0, 0)]
 assert bf.load_machine_topology() is not None
 """
-    subprocess.run([sys.executable, "-c", body], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", body], check=True, timeout=DEADLINE_S)

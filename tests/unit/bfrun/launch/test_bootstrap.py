@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import bfrun.launch.bootstrap as bootstrap
 from bfrun.launch.archive import chosen, source_archive
+from tests.support.deadlines import DEADLINE_S
 
 FOLDER = Path(bootstrap.__file__).parents[1]
 SHIPPED = {
@@ -62,13 +63,15 @@ def test_the_first_interpreter_that_exists_is_taken(pythons):
     argv = bootstrap.agent_argv(pythons, b"word", 3)
     index = argv.index("-c", 3)
     argv[index + 1] = "import sys; print(sys.executable, sys.argv[1:])"
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
     assert done.stdout == f"{sys.executable} ['3', 'word']\n"
 
 
 def test_an_error_names_all_interpreters_that_do_not_exist():
     argv = chosen(["/no/such", "/nor/this"], ["-c", "pass"])
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.stderr == "no such interpreter: /no/such /nor/this\n"
     assert done.returncode == 127
 

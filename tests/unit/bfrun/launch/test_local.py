@@ -2,6 +2,7 @@
 
 from bfrun.hosts import LOCALHOST
 from bfrun.launch.local import LocalConnection, LocalLauncher
+from tests.support.deadlines import DEADLINE_S
 
 
 def test_a_program_that_goes_on_is_not_awaited(monkeypatch):
@@ -14,4 +15,4 @@ def test_a_program_that_goes_on_is_not_awaited(monkeypatch):
         left.setattr(LocalConnection, "wait", wait)
         connection.leave()
         connection.close()
-    assert connection.wait(120.0) == 0  # its input has ended
+    assert connection.wait(DEADLINE_S) == 0  # its input has ended

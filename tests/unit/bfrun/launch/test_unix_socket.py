@@ -9,6 +9,7 @@ import pytest
 
 from bfrun.launch import unix_socket
 from bfrun.launch.unix_socket import UnixConnection, answers
+from tests.support.deadlines import DEADLINE_S
 from tests.support.stand_in import replace_in
 
 
@@ -66,6 +67,6 @@ def test_the_end_of_the_guard_is_awaited(tmp_path):
     assert connection.wait(0.0) is None
     guard.kill()
     # A process that nobody has reaped yet has ended, too.
-    assert connection.wait(120.0) == 0
+    assert connection.wait(DEADLINE_S) == 0
     guard.wait()
     connection.close()

@@ -8,6 +8,7 @@ import torch
 
 from bluecomm.compression.kernels import threads
 from bluecomm.compression.kernels.threads import share_out
+from tests.support.deadlines import DEADLINE_S
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_all_numbers_of_chunks_share_the_same_threads():
         together = threading.Barrier(min(4, chunks))
 
         def work(first, end, together=together):
-            together.wait(60)
+            together.wait(DEADLINE_S)
             workers.add(threading.current_thread())
 
         share_out(chunks, work)
@@ -49,7 +50,7 @@ def test_an_error_waits_for_the_other_threads():
     running, ended = threading.Barrier(4), []
 
     def work(first, end):
-        running.wait(60)
+        running.wait(DEADLINE_S)
         if first == 0:
             raise ArithmeticError
         time.sleep(0.1)

@@ -9,6 +9,7 @@ from bluecomm.data.stores.cluster.route import CacheRoute
 from bluecomm.data.stores.cluster.server import CacheServer
 from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.world import DataWorld
+from tests.support.deadlines import DEADLINE_S
 
 BUDGET = 16 << 20
 LENGTH = 1000
@@ -90,7 +91,7 @@ class Network:
         """Wait until a server has handled what has been posted to it."""
         done = threading.Event()
         (server or self.servers[rank]).post(done.set)
-        assert done.wait(60)
+        assert done.wait(DEADLINE_S)
 
     def post(self, rank, call):
         inbox = self.inboxes.get(rank)

@@ -14,6 +14,7 @@ from bluecomm.runtime.rendezvous.env_store import (
     is_from_torchrun,
 )
 from bluecomm.runtime.rendezvous.host import data_addresses, process_start
+from tests.support.deadlines import DEADLINE_S
 
 VARIABLES = {
     "TORCHELASTIC_RUN_ID": "run",
@@ -81,8 +82,8 @@ def test_a_store_that_goes_away_is_named(tmp_path, monkeypatch):
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     alone = {"RANK": "0", "WORLD_SIZE": "1"}
     environ = {**VARIABLES, **alone, "MASTER_PORT": str(store.port)}
-    rendezvous = EnvStoreRendezvous(Config(start_timeout_s=5), environ)
-    assert rendezvous.exchange({"a": 1}, 5.0) == [{"a": 1}]
+    rendezvous = EnvStoreRendezvous(Config(start_timeout_s=DEADLINE_S), environ)
+    assert rendezvous.exchange({"a": 1}, DEADLINE_S) == [{"a": 1}]
     del store
     with pytest.raises(BluecommError, match=r"rank 0: torchrun's store at 127"):
         rendezvous.exchange({"a": 2}, 5.0)
@@ -101,7 +102,7 @@ def test_ranks_with_other_world_sizes_are_named(tmp_path, monkeypatch):
         told = {"RANK": str(rank), "WORLD_SIZE": str(size)}
         environ = {**VARIABLES, **told, "MASTER_PORT": str(store.port)}
         try:
-            EnvStoreRendezvous(Config(start_timeout_s=30), environ)
+            EnvStoreRendezvous(Config(start_timeout_s=DEADLINE_S), environ)
         except MismatchError as error:
             errors[rank] = str(error)
 
@@ -109,7 +110,7 @@ def test_ranks_with_other_world_sizes_are_named(tmp_path, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert "world size of rank 1 differs (expected 2, got 3)" in errors[0]
     assert "world size of rank 0 differs (expected 3, got 2)" in errors[1]
 

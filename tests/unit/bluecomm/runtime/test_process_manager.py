@@ -14,6 +14,7 @@ from bluecomm.runtime.rendezvous import pmix
 from bluecomm.runtime.rendezvous.pmi2 import Pmi2
 from bluecomm.runtime.rendezvous.pmix import Pmix
 from bluecomm.runtime.rendezvous.slurm import is_in_step
+from tests.support.deadlines import DEADLINE_S
 from tests.support.stand_in import replace_in
 
 HEADERS = Path("/usr/lib/x86_64-linux-gnu/pmix2/include")
@@ -55,7 +56,7 @@ class Server:
 
     def close(self):
         self.near.close()
-        self._thread.join(5)
+        self._thread.join(DEADLINE_S)
         self.far.close()
 
 
@@ -74,10 +75,10 @@ def make_server():
 
 def test_any_text_is_returned_unchanged(make_server):
     server = make_server()
-    manager = Pmi2(server.near.fileno(), 3, "7.0", 5.0)
+    manager = Pmi2(server.near.fileno(), 3, "7.0", DEADLINE_S)
     text = '{"a": "x;=\\n\u00e9"}' * 200
     manager.put_text("k", text)
-    manager.fence(5.0)
+    manager.fence(DEADLINE_S)
     assert manager.get_text(3, "k") == text
     manager.close()
     assert server.asked[0] == "cmd=fullinit;pmijobid=7.0;pmirank=3;threaded=FALSE;"
@@ -86,7 +87,7 @@ def test_any_text_is_returned_unchanged(make_server):
 
 
 def test_a_missing_key_is_an_error(make_server):
-    manager = Pmi2(make_server().near.fileno(), 0, "j", 5.0)
+    manager = Pmi2(make_server().near.fileno(), 0, "j", DEADLINE_S)
     with pytest.raises(BluecommError, match=r"PMI-2: no value exists under 'x\.n@1'"):
         manager.get_text(1, "x")
     manager.close()
@@ -95,14 +96,14 @@ def test_a_missing_key_is_an_error(make_server):
 def test_a_refusal_is_an_error(make_server):
     server = make_server({"fullinit": "cmd=fullinit-response;rc=14;"})
     with pytest.raises(BluecommError, match=r"fullinit was answered by .*rc=14"):
-        Pmi2(server.near.fileno(), 0, "j", 5.0)
+        Pmi2(server.near.fileno(), 0, "j", DEADLINE_S)
     server = make_server({"init": INIT.replace(b"version=2", b"version=1")})
     with pytest.raises(BluecommError, match=r"init was answered by .*pmi_version=1"):
-        Pmi2(server.near.fileno(), 0, "j", 5.0)
+        Pmi2(server.near.fileno(), 0, "j", DEADLINE_S)
 
 
 def test_a_fence_that_others_do_not_reach_ends(make_server):
-    manager = Pmi2(make_server({"kvs-fence": None}).near.fileno(), 0, "j", 5.0)
+    manager = Pmi2(make_server({"kvs-fence": None}).near.fileno(), 0, "j", DEADLINE_S)
     with pytest.raises(CommunicationTimeout, match=r"not all ranks .* within 0.1 s"):
         manager.fence(0.1)
     manager.close()
@@ -110,7 +111,7 @@ def test_a_fence_that_others_do_not_reach_ends(make_server):
 
 def test_a_process_manager_that_hangs_up(make_server):
     server = make_server()
-    manager = Pmi2(server.near.fileno(), 0, "j", 5.0)
+    manager = Pmi2(server.near.fileno(), 0, "j", DEADLINE_S)
     server.far.shutdown(socket.SHUT_RDWR)
     with pytest.raises(BluecommError, match="PMI-2: kvs-fence"):
         manager.fence(1.0)
@@ -121,7 +122,7 @@ def test_a_descriptor_that_was_not_inherited_is_named():
     with pytest.raises(
         BluecommError, match="PMI_FD is 987, which is not an open socket"
     ):
-        Pmi2(987, 0, "j", 5.0)
+        Pmi2(987, 0, "j", DEADLINE_S)
 
 
 def test_a_missing_libpmix_is_named(monkeypatch):
@@ -132,7 +133,7 @@ def test_a_missing_libpmix_is_named(monkeypatch):
     with pytest.raises(
         BluecommError, match=r"libpmix.so.2 cannot be loaded .*libpmix2"
     ):
-        Pmix(0, 5.0)
+        Pmix(0, DEADLINE_S)
 
 
 def test_a_pmix_that_refuses_is_named(monkeypatch):
@@ -143,7 +144,7 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
 
     replace_in(monkeypatch, pmix, "ctypes", CDLL=lambda name: Library)
     with pytest.raises(BluecommError, match="PMIx: PMIx_Init failed with code -25"):
-        Pmix(4, 5.0)
+        Pmix(4, DEADLINE_S)
 
 
 @pytest.mark.parametrize("silent", ["PMIx_Init", "PMIx_Get"])
@@ -154,10 +155,15 @@ def test_a_pmix_that_does_not_answer_is_named(monkeypatch, silent):
         def __getattr__(self, name):
             return lambda *_: end.wait() and 0 if name == silent else 0
 
+    def get():
+        manager = Pmix(4, 0.1 if silent == "PMIx_Init" else DEADLINE_S)
+        manager._timeout_s = 0.1
+        manager.get(0, "x")
+
     replace_in(monkeypatch, pmix, "ctypes", CDLL=lambda name: Library())
     try:
         with pytest.raises(CommunicationTimeout, match=rf"{silent} got no answer"):
-            Pmix(4, 0.1).get(0, "x")
+            get()
     finally:
         end.set()
 

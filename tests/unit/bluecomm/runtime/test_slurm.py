@@ -8,6 +8,7 @@ from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
 from bluecomm.runtime.rendezvous import slurm
 from bluecomm.runtime.rendezvous.process_manager import ProcessManager
+from tests.support.deadlines import DEADLINE_S
 
 
 class Memory(ProcessManager):
@@ -46,7 +47,8 @@ def meet(monkeypatch, tmp_path):
             "SLURM_STEP_ID": "0",
         }
         try:
-            outcomes[rank] = slurm.SlurmRendezvous(Config(start_timeout_s=30), environ)
+            config = Config(start_timeout_s=DEADLINE_S)
+            outcomes[rank] = slurm.SlurmRendezvous(config, environ)
         except MismatchError as error:
             outcomes[rank] = str(error)
 

@@ -16,6 +16,7 @@ from bluecomm.runtime.epochs.transactions import Transactions
 from bluecomm.runtime.failure import OK
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.parameters import parameters
+from tests.support.deadlines import DEADLINE_S
 
 RANKS = (4, 6, 7)
 
@@ -367,5 +368,5 @@ def test_an_epoch_is_not_left_before_a_barrier_that_has_ended_is_noticed(world):
     world.end_all()
     assert not transaction.is_over
     world.members.remove(6, "finished", "rank 6 has finished")
-    assert next_epoch.wait(60)
+    assert next_epoch.wait(DEADLINE_S)
     assert states == [TransactionState.RELEASED]
