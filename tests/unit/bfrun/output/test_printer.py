@@ -10,7 +10,7 @@ import pytest
 from bfrun import files
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import TAIL_LINES, Printer
-from tests.support.deadlines import wait_until
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.stand_in import replace_in
 
 
@@ -82,7 +82,8 @@ def test_the_tail_is_the_last_lines():
     assert sink.printer.tails()[0] == [str(i) for i in range(30 - TAIL_LINES, 30)]
 
 
-def test_equal_tracebacks_are_folded():
+def test_equal_tracebacks_are_folded(monkeypatch):
+    monkeypatch.setattr("bfrun.output.printer._HOLD_S", DEADLINE_S)
     trace = b"Traceback (most recent call last):\n  File\nValueError: x\n"
     _, err = Sink().finish(*((rank, "stderr", trace) for rank in (0, 1, 2)))
     assert err.count("Traceback") == 1

@@ -3,12 +3,16 @@
 import json
 
 from bluecomm.bench.__main__ import main
+from bluecomm.runtime import current_process
 
 
 def test_all_readers_are_measured(tmp_path, capsys):
     path = tmp_path / "data.json"
     options = ["--samples", "2", "--rounds", "2", "--load-ms", "1"]
-    assert main(["cache", *options, "--json", str(path)]) == 0
+    try:
+        assert main(["cache", *options, "--json", str(path)]) == 0
+    finally:
+        current_process().leave()
     results = json.loads(path.read_text())
     readers = ["plain tensors", "raw lmdb", "memory", "lmdb"]
     assert [(one["nbytes"], one["reader"]) for one in results["reads"]] == [

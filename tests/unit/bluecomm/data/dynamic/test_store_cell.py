@@ -132,6 +132,7 @@ def test_the_host_of_the_store_waits_for_no_rank_that_is_silent(
     assert first.call({"holder": "0", "number": 2, "finished": finished})["is_over"]
     first.close()
     assert store.waits == [["pass.closed.0"]]
+    second.close()
 
 
 def test_the_host_of_the_store_does_not_wait_for_long(open_cells, monkeypatch, caplog):
@@ -145,7 +146,6 @@ def test_the_host_of_the_store_does_not_wait_for_long(open_cells, monkeypatch, c
 
 
 def test_a_store_that_has_stopped_holds_nobody(open_cells, monkeypatch):
-    # A request of another test may still wait for its store.
     others = set(threading.enumerate())
     store = StoppedStore()
     monkeypatch.setattr(store_cell, "PrefixStore", lambda prefix, store: store)
