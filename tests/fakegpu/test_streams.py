@@ -145,7 +145,8 @@ def test_use_after_free_and_a_free_too_early_are_reported(device):
     )
     with pytest.raises(CudaError):
         device.fill(memory, 2, SMALL, stream)
-    assert "use after free by cuMemFree" in device.violations()[1]
+    # The first write may have come after the memory was freed, which is reported, too.
+    assert "use after free by cuMemFree" in "\n".join(device.violations()[1:])
     with pytest.raises(CudaError):
         call("cuMemFree_v2", memory)
 
