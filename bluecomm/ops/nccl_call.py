@@ -97,11 +97,16 @@ def make_nccl_call(
         )
 
     def finish_on_stream(number: int) -> Result:
-        failed = ticket.follow(staging.current_stream())
+        stream = staging.current_stream()
+        failed = ticket.follow(stream)
         if failed is not None:
             raise error_of(failed)
         work.complete()
-        return finish(number)
+        result = finish(number)
+        if stream != started_on and (point := staging.point()) is not None:
+            # Torch would lend memory on the way to the stream of the start again.
+            staging.keep(point, work)
+        return result
 
     ended = queue.failure()
     if ended is not None:
@@ -109,9 +114,8 @@ def make_nccl_call(
         if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error
-    ticket = work.make_ticket(
-        queue, _group_of(comm), staging.current_stream(), float(limit_s)
-    )
+    started_on = staging.current_stream()
+    ticket = work.make_ticket(queue, _group_of(comm), started_on, float(limit_s))
     staging.keep(ticket, work)
     call = Call(kind, dtype, shape, NO_MEMORY, NO_MEMORY, (work,), finish_on_stream)
     call.ticket = ticket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -19,7 +20,7 @@ from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.library import load
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 
@@ -189,6 +190,31 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [*results, x]
 
 
+def wait_on_another_stream(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return results of calls whose inputs are dropped as soon as they have ended."""
+    memory = this_memory()
+    other = 0 if memory is None else memory.new_stream()
+
+    def on_other() -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if memory is None else memory.on_stream(other)
+
+    x = tensors[bf.rank()] * 2
+    results = []
+    for i in range(4):
+        started = [
+            bf.neighbor_allreduce_nonblocking(x, name=f"neighbors {i}"),
+            bf.allreduce_nonblocking_(x.clone().t(), name=f"turned {i}"),
+        ]
+        with on_other():
+            results += [handle.wait() for handle in started]
+        del started
+        x = x + 1
+    if memory is not None:
+        with on_other():
+            memory.synchronize()
+    return results
+
+
 def inputs() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [
@@ -196,7 +222,10 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
-BODIES = (run_all, run_in_sets, call_in_other_orders, overlap)
+BODIES = (
+    *(run_all, run_in_sets, call_in_other_orders, overlap),
+    wait_on_another_stream,
+)
 
 
 @pytest.fixture(scope="module")
