@@ -119,7 +119,10 @@ def _problem(peer: RankRecord, first: RankRecord, ranks: int) -> str:
     if facts["problem"]:
         return facts["problem"]
     if not facts["are_own"] and ranks > facts["gpus"]:
-        return f"sees {count(facts['gpus'], 'GPU')}, and its machine has {ranks} ranks"
+        return (
+            f"sees {count(facts['gpus'], 'GPU')}, and its machine has {ranks} ranks "
+            "(set BLUECOMM_GPUS_PER_RANK if the launcher shows each rank its own)"
+        )
     if facts["nccl"] != first.devices["nccl"]:
         return f"has NCCL {facts['nccl']}, and rank 0 has {first.devices['nccl']}"
     return ""
