@@ -1,5 +1,6 @@
 """How results are written to tensors of a device whose memory is that of the host."""
 
+import contextlib
 import ctypes
 import threading
 
@@ -38,6 +39,9 @@ class HostStaging(Staging):
 
     def new_future(self):
         return torch.futures.Future()
+
+    def stream_context(self):
+        return contextlib.nullcontext()
 
     def fill(self, tensor, values):
         ctypes.memmove(tensor.data_ptr(), values.data_ptr(), values.nbytes)
