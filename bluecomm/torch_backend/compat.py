@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -38,6 +39,42 @@ def release(work: object, outputs: int) -> None:
         _held.discard(work)
         if outputs > 1:
             _last.append(work)
+
+
+def group_of_backends(
+    store: c10d.Store, rank: int, size: int, name: str
+) -> c10d.ProcessGroup:
+    """Return a group of torch to which backends can be added.
+
+    Args:
+        store: Store of the group.
+        rank: Number of this rank in the group.
+        size: Number of ranks in the group.
+        name: Name of the first backend. With torch 2.4 it stays the one for calls
+            without tensors.
+    """
+    options = getattr(c10d.ProcessGroup, "Options", None)
+    more = () if options is None else (options(name),)
+    group: c10d.ProcessGroup = c10d.ProcessGroup(store, rank, size, *more)
+    return group
+
+
+def serve_calls_without_tensors(group: c10d.ProcessGroup, kind: Any) -> None:
+    """Let the backend of a kind serve them, such as barriers, unless torch is 2.4."""
+    if hasattr(group, "_set_default_backend"):
+        group._set_default_backend(kind)
+
+
+def shut_down(group: c10d.ProcessGroup, devices: Iterable[str]) -> None:
+    """End the backends that a group of torch has for types of devices."""
+    if hasattr(group, "shutdown"):
+        group.shutdown()
+        return
+    # With torch 2.4 only the backend of NCCL has this method; Gloo's ends when it is
+    # freed.
+    for device in devices:
+        backend = group._get_backend(torch.device(device))
+        getattr(backend, "_shutdown", lambda: None)()
 
 
 def is_shutdown_by_torch(caller: FrameType | None) -> bool:

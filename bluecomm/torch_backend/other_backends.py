@@ -16,6 +16,11 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from bluecomm.device.staging import staging_of
+from bluecomm.torch_backend.compat import (
+    group_of_backends,
+    serve_calls_without_tensors,
+    shut_down,
+)
 from bluecomm_autoload import NAME
 
 
@@ -112,7 +117,9 @@ class OtherBackends:
             return None
         owner: Any = self._owner()
         if self._group is None:
-            self._group = c10d.ProcessGroup(owner._store, owner.rank(), owner.size())
+            self._group = group_of_backends(
+                owner._store, owner.rank(), owner.size(), name
+            )
             self._group.bound_device_id = owner.bound_device_id
         if device not in self._made:
             self._register(self._group, device, name, owner)
@@ -146,7 +153,7 @@ class OtherBackends:
             backend = make(store, owner.rank(), owner.size(), options)
         kind = getattr(c10d.ProcessGroup.BackendType, name.upper())
         group._register_backend(torch.device(device), kind, backend)
-        group._set_default_backend(kind)
+        serve_calls_without_tensors(group, kind)
         named: Any = f"{owner.group_name}:{device}"
         group._set_group_name(named)
         group._set_group_desc(owner.group_desc)
@@ -154,7 +161,7 @@ class OtherBackends:
     def shutdown(self) -> None:
         """End torch's group, if there is one."""
         if self._group is not None:
-            self._group.shutdown()
+            shut_down(self._group, self._made)
             self._group = None
 
 
