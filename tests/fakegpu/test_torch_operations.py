@@ -59,7 +59,7 @@ def reduce_scatter(x: Tensor) -> Tensor:
 
 
 def reduce_scatter_single(x: Tensor) -> Tensor:
-    dist.reduce_scatter_single(x[2:4], x)  # into a part of the input
+    dist.reduce_scatter_tensor(x[2:4], x)  # into a part of the input
     return x
 
 
@@ -77,7 +77,7 @@ def all_to_all_single(x: Tensor) -> Tensor:
 
 def all_gather_single(x: Tensor) -> Tensor:
     output = torch.zeros(RANKS * 6, 5)
-    dist.all_gather_single(output, x)
+    dist.all_gather_into_tensor(output, x)
     return output
 
 

@@ -183,10 +183,17 @@ def run_all(names: list[str]) -> dict[str, tuple[Any, Any]]:
     gloo = dist.new_group(backend="gloo")
     ours = dist.new_group()
     rank, size = dist.get_rank(), dist.get_world_size()
-    return {
-        name: (CASES[name](ours, rank, size), CASES[name](gloo, rank, size))
-        for name in names
-    }
+
+    def of_gloo(name: str) -> list[torch.Tensor] | None:
+        """Return Gloo's results; None for what an old Gloo refuses."""
+        try:
+            return CASES[name](gloo, rank, size)
+        except RuntimeError:
+            if torch.__version__ >= (2, 13):
+                raise
+            return None
+
+    return {name: (CASES[name](ours, rank, size), of_gloo(name)) for name in names}
 
 
 @pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
@@ -195,6 +202,8 @@ def test_results_equal_those_of_gloo(size: int, transport: str, tmp_path: Path) 
         size, run_all, tmp_path, list(CASES), transport=transport
     ):
         for name, (ours, gloo) in outcome.items():
+            if gloo is None:
+                continue
             assert len(ours) == len(gloo), name
             for one, other in zip(ours, gloo, strict=True):
                 assert torch.equal(one, other), f"{name}: {one} and {other}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bluecomm.ops import share_memory
 from bluecomm.runtime import current_process
 from tests.support.deadlines import hear, say
 from tests.support.torch_world import Group, run_torch_ranks
 
 pytestmark = pytest.mark.mp
+needs_fsdp2 = pytest.mark.skipif(
+    torch.__version__ < (2, 6), reason="FSDP2 needs torch 2.6"
+)
 
 
 class Branches(nn.Module):
@@ -248,6 +253,7 @@ def train_sharded() -> tuple[float, list[float], float]:
     return difference, moved.to_local().flatten().tolist(), sum(weights)
 
 
+@needs_fsdp2
 def test_sharded_training_equals_that_of_one_rank(tmp_path: Path) -> None:
     results = run_torch_ranks(2, train_sharded, tmp_path)
     for difference, table, _ in results:
@@ -315,6 +321,7 @@ def wrapped_over_both(folder: Path) -> list[dict[str, list[float]]]:
     return [*results, wrapped_losses()]
 
 
+@needs_fsdp2
 def test_parallel_wrappers_have_the_losses_of_gloo(tmp_path: Path) -> None:
     for ours, gloo in run_torch_ranks(2, wrapped_over_both, tmp_path, tmp_path):
         assert ours == gloo
@@ -337,6 +344,9 @@ def save_and_load(folder: Path) -> list[list[float]]:
     return loaded
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 5), reason="torch.distributed.tensor needs torch 2.5"
+)
 def test_distributed_checkpoints(tmp_path: Path) -> None:
     for loaded in run_torch_ranks(2, save_and_load, tmp_path, tmp_path):
         assert loaded == [list(range(8))] * 2
@@ -405,7 +415,19 @@ def gradients_in_shared_memory() -> tuple[bool, float]:
     return current_process().memory.contains(address, nbytes), gradient.mean().item()
 
 
-@pytest.mark.parametrize("setting", ["1", "0"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(
+            "1",
+            marks=pytest.mark.skipif(
+                share_memory._exchange is None and not os.environ.get("CI"),
+                reason="this torch cannot move tensors",
+            ),
+        ),
+        "0",
+    ],
+)
 def test_buckets_of_ddp_move_into_shared_memory(setting: str, tmp_path: Path) -> None:
     results = run_torch_ranks(
         2,

@@ -158,6 +158,9 @@ class _ProgramCalls(TorchFunctionMode):
         if isinstance(first, torch.Tensor) and self._memory.holds(first):
             if function is torch.Tensor.tolist:
                 return self._memory.download(first).tolist()
+            # torch 2.4 shows the arguments of each collective that raises.
+            if function is torch.Tensor.__repr__:
+                return repr(self._memory.download(first))
             if function is torch.Tensor.cpu or _is_move_to_host(
                 function, args[1:], kwargs
             ):
