@@ -149,12 +149,12 @@ class Staging(abc.ABC):
     def new_future(self) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 
-    @abc.abstractmethod
     def stream_context(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context, entered once, in which any thread computes as this one.
 
-        The stream that is current now is then current there.
+        The stream that is current now is then current there, if there are streams.
         """
+        return contextlib.nullcontext()
 
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Write values of the host to a tensor, in the order of the current stream.
@@ -353,9 +353,6 @@ class BlockingStaging(Staging):
 
     def new_future(self) -> torch.futures.Future[Any]:
         return torch.futures.Future()
-
-    def stream_context(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
 
     def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.data.copy_(values.view(tensor.shape))
