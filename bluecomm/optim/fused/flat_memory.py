@@ -16,8 +16,8 @@ class FlatMemory:
     """Flat values, of which ``p.data`` are views, and flat gradients.
 
     The gradients are copied in before each step, because every backward pass after
-    ``zero_grad`` makes new ones. Neighbors whose rows have one shape are copied by one
-    operation. Padding between parameters is zero.
+    ``zero_grad`` makes new ones. Small neighbors whose rows have one shape are copied
+    by one operation. Padding between parameters is zero.
 
     A parameter may have its values elsewhere: in a bucket of a distributed optimizer,
     or where the user has put them. They are copied in before each step, and out after

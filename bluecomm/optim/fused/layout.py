@@ -36,7 +36,7 @@ def lay_out(
     slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     named = [(f"{prefix}['params'][{k}]", p) for k, p in enumerate(parameters)]
     # A parameter that is never stepped would divide its flat group into two runs.
-    # Neighbors whose rows have one shape have their gradients copied together.
+    # Small neighbors whose rows have one shape have their gradients copied together.
     rows: dict[tuple[int, ...] | None, int] = {}
     for parameter in parameters:
         rows.setdefault(row_shape(parameter), len(rows))
