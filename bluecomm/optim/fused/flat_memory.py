@@ -170,6 +170,6 @@ def _increment_versions(tensors: list[torch.Tensor]) -> None:
     increment = torch.autograd.graph.increment_version
     try:
         increment(tensors)
-    except TypeError:  # torch before 2.6 takes one tensor
+    except (TypeError, RuntimeError):  # torch before 2.6 takes one tensor
         for tensor in tensors:
             increment(tensor)
