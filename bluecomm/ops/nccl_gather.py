@@ -113,6 +113,9 @@ class NcclGather:
 
     Attributes:
         first: The call that exchanges the numbers of rows.
+
+    Raises:
+        RuntimeError: The current stream captures a CUDA graph.
     """
 
     def __init__(
@@ -135,6 +138,8 @@ class NcclGather:
         self._given = given
         self._finish = finish
         self._timeout_s = timeout_s
+        # Raises on a stream that captures a graph, before other ranks get numbers.
+        staging.point()
         # The memory of the result belongs to the stream of the start.
         self._stream = staging.stream_context()
         if kind == "alltoall":

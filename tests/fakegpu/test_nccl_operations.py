@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -319,9 +319,24 @@ def differ() -> list[str]:
     given = torch.zeros(3) if rank == 1 else None
     found.append(error_of(lambda: bf.allgather(x, out=given, name="out")))
     assert bf.allgather(x).shape == (4 * RANKS,)
+    with capturing():
+        found.append(error_of(lambda: bf.allgather_nonblocking(x, name="captured")))
+    assert bf.allgather(x).shape == (4 * RANKS,)
     found.append(error_of(lambda: send_to_nobody(x)))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Let the current stream of this rank capture a CUDA graph."""
+    memory, cuda = this_memory(), load().cuda
+    assert memory is not None
+    cuda.fakegpu_set_capturing(memory.stream, True)
+    try:
+        yield
+    finally:
+        cuda.fakegpu_set_capturing(memory.stream, False)
 
 
 def send_to_nobody(x: torch.Tensor) -> None:
@@ -339,7 +354,7 @@ def send_to_nobody(x: torch.Tensor) -> None:
 
 def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
     for texts in run_ranks_on_gpus(RANKS, differ, environment=NCCL):
-        shape, root, host, rows, columns, out, nobody = texts
+        shape, root, host, rows, columns, out, captured, nobody = texts
         assert "MismatchError: allreduce 'shape'" in shape
         assert "All ranks must pass the same shape and dtype" in shape
         assert "MismatchError: broadcast 'root'" in root
@@ -347,6 +362,8 @@ def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
         assert "One rank's tensor goes through NCCL" in rows
         assert "except for the first dimension, the same shape" in columns
         assert "the tensors of out have other numbers of rows" in out
+        assert "RuntimeError" in captured
+        assert "captures a CUDA graph" in captured
         assert "MismatchError: neighbor_allreduce 'nobody'" in nobody
         assert "rank 1 sends to rank 2, which does not receive from it" in nobody
 
