@@ -186,6 +186,10 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     gathered = [bf.allgather_nonblocking(x + i, name="same") for i in range(3)]
     bf.alltoall_nonblocking(x * 3, name="dropped")
     results += [handle.wait() * 2 for handle in gathered]
+    if (memory := this_memory()) is not None:
+        memory.synchronize()
+    # From now on another rank may shut down, whose open calls end NCCL on all ranks.
+    bf.barrier()
     bf.allreduce_nonblocking(x + 1, name="the shutdown finishes it")
     return [*results, x]
 
