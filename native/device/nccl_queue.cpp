@@ -1,6 +1,6 @@
 // Passes calls to NCCL. The engine numbers the calls (NcclCall is its ticket), so that
 // all ranks issue them in one order; docs/notes/nccl-backend.md says why. All functions
-// from run() on belong to the queue's thread, which owns the communicator and never
+// from run() on belong to the queue's thread, which owns the communicators and never
 // waits for longer than it takes to notice a failure.
 #include "device/nccl_queue.h"
 

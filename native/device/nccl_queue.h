@@ -53,9 +53,9 @@ class NcclQueue final : public FailureWatcher,
   // or close(). Waits until the thread stands still, unless a call of NCCL takes long.
   void suspend();
   void resume();
-  // Finishes the calls that NCCL has got, and ends the communicator; aborts it after
+  // Finishes the calls that NCCL has got, and ends the communicators; aborts them after
   // `limit`. Calls that NCCL has not got fail, and other ranks may have issued them, so
-  // the communicator is then aborted at once.
+  // the communicators are then aborted at once.
   void close(Clock::duration limit);
 
   // FailureWatcher.
