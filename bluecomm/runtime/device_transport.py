@@ -78,7 +78,7 @@ def choose_device_transport(
     """Return the path of tensors on CUDA devices: ``"nccl"`` or ``"staged"``.
 
     Without a setting it is NCCL if each rank has a GPU of its own and the same NCCL.
-    If only some ranks could use it, rank 0 says why they do not.
+    Otherwise rank 0 says why not in a warning, if any rank sees a GPU.
 
     Args:
         config: Settings.
