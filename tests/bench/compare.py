@@ -4,10 +4,10 @@ Run it as root, from the project's folder, on a machine that does nothing else::
 
     python -m tests.bench.compare --page docs/results.md
 
-``--quick`` trains for a few steps, to try it out. All hosts share the CPUs of this
-machine, so an emulated accelerator takes the time of a step. Only the times on links
-need the machine for themselves: with ``--folder``, what a run has found stays there,
-and is not measured again.
+``--quick`` trains for a few steps of digits on four hosts, in two minutes, to try it
+out. All hosts share the CPUs of this machine, so an emulated accelerator takes the time
+of a step. Only the times on links need the machine for themselves: with ``--folder``,
+what a run has found stays there, and is not measured again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tests.support.cluster import Cluster, make_cluster
 ROOT = Path(__file__).parents[2]
 LINKS = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
 LIMIT_S = 3600.0
-QUICK = ("--share", "0.05", "--seconds", "0.5")
+QUICK = ("--tasks", "digits", "--share", "0.05", "--seconds", "0.2")
+HOSTS, QUICK_HOSTS = 8, 4
 
 
 def main() -> int:
@@ -34,14 +35,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.compare", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--hosts", type=int, default=8, help="number (default: 8)")
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        help=f"number (default: {HOSTS}, or {QUICK_HOSTS} with --quick)",
+    )
     parser.add_argument(
         "--algorithms", nargs="+", default=["all"], help="as for compare (default: all)"
     )
     parser.add_argument(
         "--links", nargs="+", default=list(LINKS), help=f"of {' '.join(LINKS)}"
     )
-    parser.add_argument("--quick", action="store_true", help="a few steps only")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few steps of digits only"
+    )
     parser.add_argument("--page", type=Path, required=True, help="the page to write")
     parser.add_argument(
         "--folder", type=Path, help="keep the results of each run here, and reuse them"
@@ -49,6 +56,7 @@ def main() -> int:
     args, more = parser.parse_known_args()
     if not args.page.absolute().parent.is_dir():
         parser.error(f"--page: the folder {args.page.parent} does not exist")
+    hosts = args.hosts or (QUICK_HOSTS if args.quick else HOSTS)
     exit_at_sigterm()
     options = [*(QUICK if args.quick else ()), *more, "--algorithms", *args.algorithms]
     with contextlib.ExitStack() as stack:
@@ -57,9 +65,9 @@ def main() -> int:
         folder = args.folder or temporary
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "trained.json"]
-        where = ["-np", str(args.hosts), "--oversubscribe"]
+        where = ["-np", str(hosts), "--oversubscribe"]
         code = _bench(where, options, files[0])
-        cluster = stack.enter_context(make_cluster(temporary, args.hosts))
+        cluster = stack.enter_context(make_cluster(temporary, hosts))
         for rate in args.links:
             if code:
                 return code
