@@ -22,7 +22,7 @@ class PeerOutcome:
         ranks: Number of ranks.
         goes_on: Whether the other ranks have made another step.
         seconds: Seconds from the fault until then, or else until the job ended.
-        repeated: Steps that are done again, because nothing was saved.
+        repeated: Steps that are done again, because the job saves no checkpoint.
         text: The error, or how the job goes on.
     """
 
@@ -71,10 +71,7 @@ def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:
     anew = [log for log in logs if log.steps and log.steps[0].end_ns > fault_ns]
     first = [log.steps[1].end_ns for log in anew if len(log.steps) > 1]
     done = [log.steps[-1].number for log in logs if log.steps and log not in anew]
-    if first:
-        text = "starts all ranks again from the last checkpoint"
-    else:
-        text = f"exit code {code}: {_error(output)}"
+    ended = f"exit code {code}: {_error(output)}"
     return PeerOutcome(
         peer=f"torchrun --max-restarts {restarts}, DDP over gloo",
         fault=fault.name,
@@ -82,7 +79,7 @@ def measure_ddp(fault: Fault, effort: JobEffort, restarts: int) -> PeerOutcome:
         goes_on=bool(first),
         seconds=1e-9 * (min(first, default=end_ns) - fault_ns),
         repeated=max(done) if first else 0,
-        text=text,
+        text="starts all ranks again" if first else ended,
     )
 
 
