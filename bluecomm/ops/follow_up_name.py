@@ -8,8 +8,8 @@ from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.communicator import UNNAMED
 
-# What follows from the calls of one name takes turns with this many names, so that the
-# tables of names stay small.
+# Follow-up calls of one name use this many names in turn, so that the tables of names
+# stay small.
 _TURNS = 64
 
 

@@ -61,7 +61,7 @@ class MachineGradients(CodedGradients):
         machines: Machines,
     ) -> None:
         comm = machines.first_ranks
-        # Of the message with gradients of a device.
+        # The end of the message in which gradients of a device travel.
         self._tail: torch.Tensor
         super().__init__(context, bucket, codec, feedback, comm=comm, counters=1)
         self._levels = MachineExchange(

@@ -18,7 +18,7 @@ _AUTO = "auto"
 
 
 class DeviceFacts(TypedDict):
-    """What the ranks tell one another about their GPUs, if they have a choice.
+    """Facts about its GPUs that each rank sends to the others before they choose.
 
     Attributes:
         gpus: Number of GPUs that the process sees.
@@ -46,7 +46,7 @@ class RankRecord(Protocol):
 
     @property
     def devices(self) -> DeviceFacts:
-        """What it has told."""
+        """The facts that it has sent."""
 
 
 def device_facts(config: Config, *, may_choose: bool) -> DeviceFacts:

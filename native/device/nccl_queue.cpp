@@ -22,7 +22,7 @@ constexpr std::chrono::microseconds kInterval{200};
 // How long suspend() waits for the thread.
 constexpr std::chrono::seconds kParkLimit{5};
 
-// What follows from each failure. The text of another rank may have it already.
+// Ends the text of each failure. A text that another rank sent may end with it already.
 constexpr std::string_view kOutcome =
     "; NCCL's communicator was aborted, and bluecomm makes another one only after "
     "shutdown() and init()";

@@ -119,7 +119,7 @@ class NcclQueue final : public FailureWatcher,
   mutable Mutex mutex_;
   ConditionVariable changed_;
   CallOrder order_ GUARDED_BY(mutex_);
-  // Of the communicators of groups whose first member is this rank.
+  // NCCL's id of each communicator whose group begins with this rank.
   std::map<std::uint64_t, NcclId> ids_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> forgotten_ GUARDED_BY(mutex_);  // groups
   // Calls that NCCL has not got, and others that have yet to be forgotten.

@@ -158,7 +158,7 @@ def train_steps(
     Args:
         model: The model.
         optimizer: Its optimizer.
-        batches: Those of all ranks.
+        batches: The batches of all ranks, of which it takes its own.
         passes: Number of backward passes of a step.
         may_wait: Whether hooks and steps may wait for the device.
 

@@ -19,7 +19,7 @@ from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
 RANKS = 2
-# What a program is told that asks for NCCL where there is none, or no GPU for it.
+# The error of a program that asks for NCCL where torch has none, or where no GPU is.
 REFUSAL = (
     "only supported with GPUs"
     if dist.is_nccl_available()

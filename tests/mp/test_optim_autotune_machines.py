@@ -1,4 +1,4 @@
-"""What autotuning may choose between machines: how the engine adds, and links send."""
+"""Autotuning between machines: how the engine adds, and how links send."""
 
 import gc
 import json
