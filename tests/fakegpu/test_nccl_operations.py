@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,6 +17,7 @@ from bluecomm.ops import nccl_gather, start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -299,12 +298,6 @@ def error_of(call: Callable[[], Any]) -> str:
     return "no error"
 
 
-def set_fake(**variables: str) -> None:
-    """Change settings of the fake on this rank, which counts its calls anew."""
-    os.environ.update({f"FAKEGPU_{name}": value for name, value in variables.items()})
-    load().reset()
-
-
 def differ() -> list[str]:
     """Return errors of calls that differ, between calls that do not."""
     x = torch.ones(4)
@@ -431,22 +424,6 @@ def test_a_failure_on_one_rank_aborts_the_communicator_of_all(fault):
     ):
         assert "NCCL's communicator was aborted" in later
         assert first == "no error" or "Error" in first
-
-
-def await_end(pid: int) -> None:
-    """Wait until a process has ended, or is a zombie."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        try:
-            if (
-                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                == "Z"
-            ):
-                return
-        except OSError:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"process {pid} goes on")
 
 
 def lose_rank_1() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Round
 from bluecomm.optim.algorithms.gradient_averaging import GradientAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.buckets.gradient_message import GradientMessage, message_of
+from bluecomm.optim.gradient_exchange import (
+    GradientExchange,
+    is_split,
+    start_exchange,
+)
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.optim.sparse_gradients import SparseGradients
+from bluecomm.optim.split_allreduce import name_of_tail
 
 # Active ranks are counted in groups of this size. A bfloat16 (8 bits) still gives the
 # exact count: a mean over the ranks is rounded by at most 1/512 of the count.
@@ -61,7 +65,7 @@ class GradientAllreduce(GradientAveraging):
     def __init__(self) -> None:
         super().__init__()
         self._round = Round()
-        self._messages: dict[Bucket, GradientMessage] = {}
+        self._started: dict[Bucket, GradientExchange] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         super().setup(buckets)
@@ -85,15 +89,19 @@ class GradientAllreduce(GradientAveraging):
         self._sparse = SparseGradients(self.context)
 
     def joins_in_engine(self) -> bool:
+        # The engine of a rank that has joined makes no calls of NCCL.
         return not self.follows_backward() or not any(
-            bucket.gradients.sparse for bucket in self.buckets
+            bucket.gradients.sparse or self._is_split(bucket) for bucket in self.buckets
         )
 
     def refused_join(self) -> Iterator[Operation]:
         if self.context.comm.size == 1:
             return
         for bucket in self.buckets:
-            yield "allreduce", name_of_gradients(bucket), None
+            name = name_of_gradients(bucket)
+            if self._is_split(bucket):
+                yield "allreduce", name_of_tail(name), None
+            yield "allreduce", name, None
             for position in sorted(bucket.gradients.sparse):
                 yield from self._sparse.refused(bucket, position)
 
@@ -106,6 +114,10 @@ class GradientAllreduce(GradientAveraging):
         # A round that a loss breaks off is repeated from the same gradients.
         halves = 2 if self._survives else 1
         bucket.lay_out_gradients(groups, None if as_dense else sparse, halves)
+
+    def _is_split(self, bucket: Bucket) -> bool:
+        """Return whether the flags of a bucket travel apart from its gradients."""
+        return is_split(self.context, bucket.gradients, keeps_input=self._survives)
 
     @property
     def _survives(self) -> bool:
@@ -130,35 +142,30 @@ class GradientAllreduce(GradientAveraging):
                 len(self.buckets),
                 in_background=False,
             )
-        message = self._messages[bucket] = message_of(
-            gradients, context.options.compression, keeps_input=self._survives
-        )
         with self._round.starting():
-            handle = allreduce_parts_nonblocking(
-                message.sent.values,
-                gradients.lengths,
-                op=context.options.op,
-                divisor=context.options.gradient_predivide_factor,
-                name=name_of_gradients(bucket),
-                process_set=context.comm,
-                output=message.output,
-                algorithm=context.options.allreduce_algorithm,
-                gate=message.sent.gate,
+            exchange = self._started[bucket] = start_exchange(
+                context,
+                gradients,
+                name_of_gradients(bucket),
+                keeps_input=self._survives,
             )
-        self._round.add(bucket, handle)
+        self._round.add(bucket, exchange.handle)
 
     def finish(self, *, is_active: bool) -> bool:
         options, others_active = self.context.options, False
-        messages, self._messages = self._messages, {}
+        started, self._started = self._started, {}
         try:
             results = self._round.wait()
+            for bucket, tensor in results:
+                started[bucket].take(tensor)
         except Exception:
+            for exchange in started.values():
+                exchange.abandon()
             self._sparse.abandon()
             raise
         size = self._round.contributors or self.context.comm.size
-        for bucket, tensor in results:
+        for bucket, _ in results:
             gradients = bucket.gradients
-            messages[bucket].take(tensor)
             active = self._active_ranks(bucket, size)
             others_active |= active > 0
             if is_active:

@@ -1,0 +1,101 @@
+"""An allreduce of values on a device through NCCL, and of their tail on the host.
+
+docs/optimizer.md describes the states of a bucket whose gradients travel so.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.device.staging import Staging
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking
+from bluecomm.ops.nccl_call import uses_nccl
+from bluecomm.ops.reduce_op import Adasum, ReduceOp
+from bluecomm.ops.refusal import refuse
+from bluecomm.optim.algorithm import wait_for
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.handle import abandon_all
+
+
+def splits_allreduce(
+    comm: Communicator,
+    staging: Staging | None,
+    dtype: torch.dtype,
+    op: ReduceOp,
+) -> bool:
+    """Return whether values travel through NCCL, apart from their tail.
+
+    The answer is the same on all members whose values are on devices.
+
+    Args:
+        comm: Ranks that take part.
+        staging: Staging of the values' device; ``None`` if they are on the host.
+        dtype: Element type of the values.
+        op: Reduction.
+    """
+    return (
+        staging is not None
+        and uses_nccl(comm, staging)
+        and dtype.is_floating_point
+        and op is not Adasum
+    )
+
+
+class SplitAllreduce:
+    """Two operations in place: on values of a device, and on a tail of the host.
+
+    Wait for ``values``, then call ``wait_for_tail``; if the wait fails, ``abandon``.
+
+    Args:
+        comm: Ranks that take part.
+        values: Contiguous tensor on a device, on which the current stream has computed.
+        tail: Contiguous tensor on the host, which must not change until its wait.
+        op: Reduction, but ``Adasum``.
+        divisor: As in ``allreduce_parts_nonblocking``, for the values.
+        name: Name of the operation on the values.
+
+    Attributes:
+        values: Handle of the result, which is in ``values`` itself.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        values: torch.Tensor,
+        tail: torch.Tensor,
+        *,
+        op: ReduceOp,
+        divisor: float = 1.0,
+        name: str,
+    ) -> None:
+        try:
+            self._tail = allreduce_parts_nonblocking(
+                tail, (), op=op, name=name_of_tail(name), process_set=comm
+            )
+        except Exception as error:
+            refuse(comm, [("allreduce", name, None)], error)
+            raise
+        try:
+            self.values: Handle[torch.Tensor] = allreduce_parts_nonblocking(
+                values, (), op=op, divisor=divisor, name=name, process_set=comm
+            )
+        except Exception:
+            self.abandon()
+            raise
+
+    def wait_for_tail(self) -> None:
+        """Wait until the tail has its result.
+
+        Raises:
+            BluecommError: Its operation failed.
+        """
+        wait_for(self._tail)
+
+    def abandon(self) -> None:
+        """End the operation on the tail, because that on the values has failed."""
+        abandon_all([self._tail], "the operation on the values has failed")
+
+
+def name_of_tail(name: str) -> str:
+    """Return the name of the operation on the tail, given that on the values."""
+    return f"{name}.tail"
