@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -44,6 +44,7 @@ def run_ranks(
     environment: Mapping[str, str] | None = None,
     initialize: bool = True,
     survives_losses: bool = False,
+    lost: Collection[int] = (),
     limit_s: float = JOB_S,
     report_s: float = 3.0,
 ) -> list[Any]:
@@ -60,6 +61,7 @@ def run_ranks(
         environment: Additional environment variables.
         initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
         survives_losses: Whether the ranks are told to go on without lost ones.
+        lost: Ranks whose processes end during ``body``; their results are ``None``.
         limit_s: Seconds after which the ranks are killed.
         report_s: Seconds in which each of the others may end after a failure.
 
@@ -76,7 +78,10 @@ def run_ranks(
         for rank, worker in enumerate(workers):
             own = {**variables, **server.environment(rank)}
             worker.submit((own, body, args, initialize))
-        return _collect(workers, limit_s, report_s)
+        results = _collect(workers, lost, limit_s, report_s)
+        if lost:
+            _pool.close()
+        return results
     except RankFailure:
         _pool.close()
         raise
@@ -84,13 +89,18 @@ def run_ranks(
         server.close()
 
 
-def _collect(workers: Sequence[_Worker], limit_s: float, report_s: float) -> list[Any]:
-    results, failures = [], []
+def _collect(
+    workers: Sequence[_Worker], lost: Collection[int], limit_s: float, report_s: float
+) -> list[Any]:
+    results: list[Any] = []
+    failures = []
     deadline = time.monotonic() + limit_s
     for rank, worker in enumerate(workers):
         left = deadline - time.monotonic() if not failures else report_s
         answer = worker.answer(max(0.0, left))
-        if answer is None:
+        if rank in lost and worker.has_ended():
+            results.append(None)
+        elif answer is None:
             failures.append(f"rank {rank}: no result within {limit_s:g} s")
         elif answer[0]:
             results.append(answer[1])
@@ -123,6 +133,9 @@ class _Worker:
         except (EOFError, ConnectionError):
             self._process.join(timeout=DEADLINE_S)
             return False, f"process ended, exit code {self._process.exitcode}"
+
+    def has_ended(self) -> bool:
+        return not self._process.is_alive()
 
     def close(self) -> None:
         self._pipe.close()
