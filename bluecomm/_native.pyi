@@ -156,7 +156,7 @@ class NcclCall(Ticket):
 class NcclGroup(metaclass=_PybindType):
     """Ranks that call NCCL together, with the engine's number of their group."""
 
-    def __init__(self, *, id: int, rank: int, size: int, first: int) -> None: ...
+    def __init__(self, *, id: int, rank: int, ranks: Sequence[int]) -> None: ...
 
 class NcclQueue(FailureWatcher):
     """Passes one rank's calls to NCCL, in the order of their numbers.
@@ -166,7 +166,12 @@ class NcclQueue(FailureWatcher):
     """
 
     def __init__(
-        self, *, library: NcclLibrary, device: CudaDevice, rank: int
+        self,
+        *,
+        library: NcclLibrary,
+        device: CudaDevice,
+        rank: int,
+        awaits_device: bool,
     ) -> None: ...
     def make_call(
         self,
@@ -182,7 +187,7 @@ class NcclQueue(FailureWatcher):
         stream: int,
         limit_s: float,
     ) -> NcclCall:
-        """Return a call on what `stream` has computed so far.
+        """Return the draft of a call on what `stream` has computed so far.
 
         `count` elements are those of the input; for a reducescatter, of the result.
         """
@@ -196,16 +201,19 @@ class NcclQueue(FailureWatcher):
         stream: int,
         limit_s: float,
     ) -> NcclCall:
-        """Return a call of messages between members; see ``make_call``.
+        """Return the draft of messages between members; see ``make_call``.
 
         A message is a member, an address and a number of bytes.
         """
 
+    def enter(self, draft: NcclCall, group: NcclGroup) -> NcclCall:
+        """Return the call of a draft among members of its group, for the engine."""
+
     def forget_group(self, id: int) -> None:
         """End the communicator of a group, once the device has finished its calls."""
 
-    def failure(self) -> Completion | None:
-        """Return why no call succeeds any more, or None."""
+    def failure_of(self, group: NcclGroup) -> Completion | None:
+        """Return why no call of a group succeeds any more, or None."""
 
     def suspend(self) -> None:
         """Stop the thread of the queue until `resume` or `close`."""

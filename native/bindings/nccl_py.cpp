@@ -86,8 +86,8 @@ std::shared_ptr<NcclCall> make_exchange(NcclQueue& self, const NcclGroup& group,
                                         std::uintptr_t stream, double limit_s) {
   NcclWork work;
   work.function = NcclWork::Function::kExchange;
-  work.sends = to_messages(sends, "sends", group.size);
-  work.receives = to_messages(receives, "receives", group.size);
+  work.sends = to_messages(sends, "sends", group.size());
+  work.receives = to_messages(receives, "receives", group.size());
   const ReleaseGil unlocked;
   return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
                         NcclCall::Limit(limit_s));
@@ -118,25 +118,28 @@ void register_nccl(py::module_& module) {
            })
       .def("withdraw", &NcclCall::withdraw);
   py::class_<NcclGroup>(module, "NcclGroup")
-      .def(py::init([](std::uint64_t id, int rank, int size, int first) {
-             return NcclGroup{id, rank, size, first};
+      .def(py::init([](std::uint64_t id, int rank, std::vector<int> ranks) {
+             return NcclGroup{id, rank, std::move(ranks)};
            }),
-           py::kw_only(), arg("id"), arg("rank"), arg("size"), arg("first"));
+           py::kw_only(), arg("id"), arg("rank"), arg("ranks"));
   py::class_<NcclQueue, FailureWatcher, std::shared_ptr<NcclQueue>>(module, "NcclQueue")
       .def(py::init([](std::shared_ptr<NcclLibrary> library, const PyCudaDevice& device,
-                       int rank) {
-             return NcclQueue::open(std::move(library), device.device, rank);
+                       int rank, bool awaits_device) {
+             return NcclQueue::open(std::move(library), device.device, rank,
+                                    awaits_device);
            }),
            py::kw_only(), arg("library"), arg("device"), arg("rank"),
-           py::call_guard<ReleaseGil>())
+           arg("awaits_device"), py::call_guard<ReleaseGil>())
       .def("make_call", &make_call, py::kw_only(), arg("group"), arg("kind"),
            arg("source"), arg("destination"), arg("count"), arg("dtype"), arg("op"),
            arg("root"), arg("stream"), arg("limit_s"))
       .def("make_exchange", &make_exchange, py::kw_only(), arg("group"), arg("sends"),
            arg("receives"), arg("stream"), arg("limit_s"))
+      .def("enter", &NcclQueue::enter, arg("draft"), arg("group"),
+           py::call_guard<ReleaseGil>())
       .def("forget_group", &NcclQueue::forget_group, arg("id"),
            py::call_guard<ReleaseGil>())
-      .def("failure", &NcclQueue::failure)
+      .def("failure_of", &NcclQueue::failure_of, arg("group"))
       .def("suspend", &NcclQueue::suspend, py::call_guard<ReleaseGil>())
       .def("resume", &NcclQueue::resume, py::call_guard<ReleaseGil>())
       .def(

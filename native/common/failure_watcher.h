@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "common/status.h"
@@ -20,8 +21,9 @@ class FailureWatcher {
 
   // Called once for each lost rank.
   virtual void note_lost(int rank, const std::string& reason) = 0;
-  // A call with a ticket has failed on another rank, after it had ended here.
-  virtual void note_failed_ticket(const Status& status) = 0;
+  // A call of a group, with a ticket, has failed on another rank, after it had ended
+  // here, or after this rank has removed the group.
+  virtual void note_failed_ticket(std::uint64_t group, const Status& status) = 0;
 };
 
 }  // namespace bluecomm

@@ -10,16 +10,21 @@
 
 namespace bluecomm::device {
 
-NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclGroup& group,
-                   const NcclWork& work, std::shared_ptr<StreamPoint> ready,
-                   Limit limit)
+NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, NcclGroup group,
+                   NcclWork work, std::shared_ptr<StreamPoint> ready, Limit limit)
     : queue_(queue),
       device_(queue->device()),
-      group_(group),
-      offer_(queue->offer(group, work)),
-      work_(work),
+      awaits_device_(queue->awaits_device()),
+      group_(std::move(group)),
+      offer_(queue->offer(group_, work)),
+      work_(std::move(work)),
       ready_(std::move(ready)),
       limit_(limit) {}
+
+NcclCall::NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclCall& draft,
+                   const NcclGroup& group)
+    : NcclCall(queue, group, renumber(draft.work_, draft.group_, group), draft.ready_,
+               draft.limit_) {}
 
 std::shared_ptr<NcclQueue> NcclCall::queue() const {
   if (std::shared_ptr<NcclQueue> queue = queue_.lock()) return queue;
@@ -48,7 +53,7 @@ void NcclCall::fail(const Status& status) {
   set_failed(status);
   if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
     if (proposal_ != 0) queue->withdraw(std::exchange(proposal_, 0));
-    queue->note_failed_ticket(status);
+    queue->note_failed_ticket(group_.id, status);
   }
 }
 
@@ -58,6 +63,7 @@ std::optional<Status> NcclCall::poll() {
     case State::kWaiting:
       return std::nullopt;
     case State::kIssued:
+      if (awaits_device_ && is_in_use_) return std::nullopt;
       return Status{};
     case State::kFailed:
       break;

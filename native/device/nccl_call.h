@@ -20,15 +20,18 @@ namespace bluecomm::device {
 class NcclQueue;
 
 // One call of an operation on tensors of a GPU, through NCCL: the engine's ticket, an
-// entry of the queue, and the program's result. docs/notes/nccl-backend.md has its
-// states. Thread-safe.
+// entry of the queue, and the program's result. It is a draft until it has entered the
+// queue. docs/notes/nccl-backend.md has its states. Thread-safe.
 class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCall> {
  public:
   using Limit = std::chrono::duration<double>;
 
   // The input has been written at `ready`. NCCL may take `limit` for the call alone.
-  NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclGroup& group,
-           const NcclWork& work, std::shared_ptr<StreamPoint> ready, Limit limit);
+  NcclCall(const std::shared_ptr<NcclQueue>& queue, NcclGroup group, NcclWork work,
+           std::shared_ptr<StreamPoint> ready, Limit limit);
+  // The same call among the members of another group.
+  NcclCall(const std::shared_ptr<NcclQueue>& queue, const NcclCall& draft,
+           const NcclGroup& group);
 
   // Ticket and Gate.
   std::span<const std::byte> offer() const override { return offer_; }
@@ -68,6 +71,8 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
 
   const std::weak_ptr<NcclQueue> queue_;
   const std::shared_ptr<const CudaDevice> device_;
+  // Whether the gate opens only when the device has finished the call.
+  const bool awaits_device_;
   const NcclGroup group_;
   const std::vector<std::byte> offer_;
   const NcclWork work_;

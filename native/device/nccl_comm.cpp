@@ -1,5 +1,7 @@
 #include "device/nccl_comm.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace bluecomm::device {
@@ -10,7 +12,28 @@ constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr unsigned kConfigVersion = 21400;
 constexpr int kNcclUInt8 = 1;
 
+// Returns the number in `to` of a member of `from`.
+std::optional<int> find_member(int member, const NcclGroup& from, const NcclGroup& to) {
+  const int rank = from.ranks.at(static_cast<std::size_t>(member));
+  const auto found = std::ranges::find(to.ranks, rank);
+  if (found == to.ranks.end()) return std::nullopt;
+  return static_cast<int>(found - to.ranks.begin());
+}
+
 }  // namespace
+
+NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& to) {
+  NcclWork result = work;
+  result.root = find_member(work.root, from, to).value_or(0);
+  for (std::vector<NcclMessage>* const messages : {&result.sends, &result.receives}) {
+    std::erase_if(*messages, [&](NcclMessage& one) {
+      const std::optional<int> member = find_member(one.peer, from, to);
+      if (member) one.peer = *member;
+      return !member;
+    });
+  }
+  return result;
+}
 
 NcclComm::NcclComm(std::shared_ptr<const NcclLibrary> library, const NcclId& id,
                    int rank, int size)

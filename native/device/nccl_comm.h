@@ -38,13 +38,20 @@ struct NcclWork {
   std::vector<NcclMessage> receives;
 };
 
-// Ranks that call NCCL together. They have the same id.
+// Ranks that call NCCL together. They have the same id, which is never used again.
 struct NcclGroup {
   std::uint64_t id = 0;
-  int rank = 0;  // of this process in the group
-  int size = 0;
-  int first = 0;  // rank of the first member in the world
+  int rank = 0;            // of this process in the group
+  std::vector<int> ranks;  // of the members in the world
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  int first() const { return ranks.front(); }
 };
+
+// Returns work of the group `from` as members of the group `to`, which are ranks of
+// both, do it: without messages to and from others. Member 0 takes the place of a root
+// that is no member.
+NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& to);
 
 // A communicator of NCCL that does not block: after each call that starts something,
 // poll is_settled() before the next one. The context of its device is current in each

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "common/quiet_thread.h"
@@ -22,10 +21,8 @@ constexpr std::chrono::microseconds kInterval{200};
 // How long suspend() waits for the thread.
 constexpr std::chrono::seconds kParkLimit{5};
 
-// Ends the text of each failure. A text that another rank sent may end with it already.
-constexpr std::string_view kOutcome =
-    "; NCCL's communicator was aborted, and bluecomm makes another one only after "
-    "shutdown() and init()";
+// How long the communicator of a freed group may take to end in order.
+constexpr std::chrono::seconds kFinalizeLimit{10};
 
 struct NumberAnswer {
   CallNumber number;
@@ -43,8 +40,9 @@ Status status_of(const std::exception& error) {
 
 std::shared_ptr<NcclQueue> NcclQueue::open(std::shared_ptr<const NcclLibrary> library,
                                            std::shared_ptr<const CudaDevice> device,
-                                           int rank) {
-  auto* const made = new NcclQueue(std::move(library), std::move(device), rank);
+                                           int rank, bool awaits_device) {
+  auto* const made =
+      new NcclQueue(std::move(library), std::move(device), rank, awaits_device);
   // A forked child has neither the thread nor the right to call NCCL.
   return {made, [](NcclQueue* queue) {
             if (!queue->device_->in_child()) delete queue;
@@ -52,10 +50,12 @@ std::shared_ptr<NcclQueue> NcclQueue::open(std::shared_ptr<const NcclLibrary> li
 }
 
 NcclQueue::NcclQueue(std::shared_ptr<const NcclLibrary> library,
-                     std::shared_ptr<const CudaDevice> device, int rank)
+                     std::shared_ptr<const CudaDevice> device, int rank,
+                     bool awaits_device)
     : library_(std::move(library)),
       device_(std::move(device)),
       rank_(rank),
+      awaits_device_(awaits_device),
       stream_(device_->create_stream()) {
   try {
     thread_ = start_quiet_thread([this] { run(); });
@@ -73,13 +73,29 @@ NcclQueue::~NcclQueue() {
 std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclGroup& group,
                                                const NcclWork& work, CudaStream stream,
                                                NcclCall::Limit limit) {
-  make_id(group);
-  auto call = std::make_shared<NcclCall>(shared_from_this(), group, work,
-                                         device_->point_behind(stream), limit);
+  return std::make_shared<NcclCall>(shared_from_this(), group, work,
+                                    device_->point_behind(stream), limit);
+}
+
+std::shared_ptr<NcclCall> NcclQueue::enter(const NcclCall& draft,
+                                           const NcclGroup& group) {
+  auto call = std::make_shared<NcclCall>(shared_from_this(), draft, group);
+  bool needs_id = false;
+  {
+    const LockGuard lock(mutex_);
+    groups_.enter(group);
+    needs_id = groups_.needs_id(group);
+  }
+  NcclId id;
+  if (needs_id) {
+    library_->check(library_->call().get_unique_id(&id), "ncclGetUniqueId", nullptr);
+  }
   std::optional<Status> failed;
   {
     const LockGuard lock(mutex_);
-    failed = failure_;
+    groups_.enter(group);  // if another thread has freed it meanwhile
+    if (needs_id) groups_.set_id(group.id, id);
+    failed = groups_.failure_of(group);
     forget_issued();
     made_.push_back(call);
   }
@@ -87,23 +103,9 @@ std::shared_ptr<NcclCall> NcclQueue::make_call(const NcclGroup& group,
   return call;
 }
 
-// Makes the id of a group's communicator, if this rank is its first member.
-void NcclQueue::make_id(const NcclGroup& group) {
-  if (group.rank != 0) return;
-  {
-    const LockGuard lock(mutex_);
-    if (ids_.contains(group.id)) return;
-  }
-  NcclId id;
-  library_->check(library_->call().get_unique_id(&id), "ncclGetUniqueId", nullptr);
-  const LockGuard lock(mutex_);
-  ids_.emplace(group.id, id);
-}
-
 void NcclQueue::forget_group(std::uint64_t id) {
   const LockGuard lock(mutex_);
-  ids_.erase(id);
-  forgotten_.push_back(id);
+  groups_.forget(id);
   changed_.notify_all();
 }
 
@@ -116,9 +118,9 @@ void NcclQueue::forget_issued() {
   }
 }
 
-std::optional<Status> NcclQueue::failure() const {
+std::optional<Status> NcclQueue::failure_of(const NcclGroup& group) const {
   const LockGuard lock(mutex_);
-  return failure_;
+  return groups_.failure_of(group);
 }
 
 void NcclQueue::suspend() {
@@ -149,29 +151,40 @@ void NcclQueue::close(Clock::duration limit) {
 }
 
 void NcclQueue::note_lost(int rank, const std::string& reason) {
-  fail({Code::kPeerLost, reason, rank});
+  const LockGuard lock(mutex_);
+  groups_.note_lost(rank, reason);
+  changed_.notify_all();
 }
 
-void NcclQueue::note_failed_ticket(const Status& status) {
+void NcclQueue::note_failed_ticket(std::uint64_t group, const Status& status) {
   // A call with a mismatch has got no number on any rank. Others may have a number on
   // other ranks, which then wait for this one.
-  if (status.code != Code::kMismatch) fail(status);
+  if (status.code != Code::kMismatch) fail(group, status);
 }
 
-// Notes the first failure; the thread acts on it.
-void NcclQueue::fail(Status status) {
+// Notes the first failure of a group; the thread acts on it.
+void NcclQueue::fail(std::uint64_t group, const Status& status) {
   const LockGuard lock(mutex_);
-  if (failure_) return;
-  if (status.text.find(kOutcome) == std::string::npos) status.text += kOutcome;
-  failure_ = std::move(status);
+  groups_.fail(group, status);
   changed_.notify_all();
+}
+
+void NcclQueue::fail_all(const Status& status) {
+  const LockGuard lock(mutex_);
+  groups_.fail_all(status);
+  changed_.notify_all();
+}
+
+bool NcclQueue::has_failed(const NcclGroup& group) const {
+  return failure_of(group).has_value();
 }
 
 // --- Order ---------------------------------------------------------------------------
 
 std::vector<std::byte> NcclQueue::offer(const NcclGroup& group,
                                         const NcclWork& work) const {
-  return make_nccl_offer(rank_, library_->version(), device_->name(), group.size, work);
+  return make_nccl_offer(rank_, library_->version(), device_->name(), group.size(),
+                         work);
 }
 
 std::uint64_t NcclQueue::propose() {
@@ -191,9 +204,10 @@ std::uint64_t NcclQueue::write_answer(const NcclGroup& group,
   NumberAnswer own;
   {
     const LockGuard lock(mutex_);
-    if (failure_) throw TicketFailure(*failure_);
-    own.number = order_.decide(proposals, group.first);
-    own.id = ids_.at(group.id);
+    const std::optional<Status> failed = groups_.failure_of(group);
+    if (failed) throw TicketFailure(*failed);
+    own.number = order_.decide(proposals, group.first());
+    own.id = groups_.id_of(group.id);
   }
   std::memcpy(answer.data(), &own, sizeof own);
   return own.number.time - 1;
@@ -207,7 +221,7 @@ void NcclQueue::add(std::shared_ptr<NcclCall> call, std::uint64_t proposal,
   {
     const LockGuard lock(mutex_);
     order_.settle(proposal, given.number);
-    failed = failure_;
+    failed = groups_.failure_of(call->group());
     if (!failed) {
       numbered_.emplace(given.number, Numbered{call, given.id});
       changed_.notify_all();
@@ -220,11 +234,11 @@ void NcclQueue::add(std::shared_ptr<NcclCall> call, std::uint64_t proposal,
 
 void NcclQueue::run() {
   while (goes_on()) {
-    if (failure()) {
-      give_up();
-    } else if (const std::optional<Numbered> next = take_next()) {
-      issue(*next);
-      continue;
+    if (!give_up()) {
+      if (const std::optional<Numbered> next = take_next()) {
+        issue(*next);
+        continue;
+      }
     }
     watch();
     wait_for_change();
@@ -237,7 +251,7 @@ void NcclQueue::run() {
 bool NcclQueue::goes_on() const {
   const LockGuard lock(mutex_);
   if (!stop_at_) return true;
-  return !failure_ && !issued_.empty() && Clock::now() < *stop_at_;
+  return !groups_.have_all_failed() && !issued_.empty() && Clock::now() < *stop_at_;
 }
 
 // Returns whether the next call is known, which is the one that all its members issue
@@ -256,11 +270,10 @@ std::optional<NcclQueue::Numbered> NcclQueue::take_next() {
 void NcclQueue::wait_for_change() {
   UniqueLock lock(mutex_);
   park(lock);
-  const bool has_news =
-      failure_ ? !has_given_up_
-               : has_next() || (!stop_at_ && !forgotten_.empty() && issued_.empty());
+  const bool has_news = groups_.have_failed() || has_next() ||
+                        (!stop_at_ && groups_.have_forgotten() && issued_.empty());
   if (has_news) return;
-  if (!issued_.empty() || !ending_.empty() || aborted_until_) {
+  if (!issued_.empty() || !ending_.empty()) {
     changed_.wait_for(lock, kInterval);
   } else if (!stop_at_) {
     changed_.wait(lock);
@@ -281,14 +294,15 @@ void NcclQueue::park(UniqueLock& lock) {
 // Passes a call to NCCL. It is the first that its members have yet to issue.
 void NcclQueue::issue(const Numbered& next) {
   NcclCall& call = *next.call;
-  if (!call.begin()) return;  // its ticket has failed, and so has the queue
+  if (!call.begin()) return;  // its ticket has failed, and so has the group
+  const NcclGroup& group = call.group();
   bool is_issued = false;
   try {
     const ContextScope scope(*device_);
     if (NcclComm* const comm = comm_of(next)) {
       call.ready().precede(stream_);
       comm->start(call.work(), stream_);
-      is_issued = settle(*comm);
+      is_issued = settle(*comm, group);
     }
     if (is_issued) {
       // Only now is the work of the call on the stream.
@@ -297,34 +311,40 @@ void NcclQueue::issue(const Numbered& next) {
       issued_.push_back({next.call, done});
       call.set_issued(std::move(done));
     }
+  } catch (const CudaError& error) {
+    is_issued = false;
+    fail_all(status_of(error));
   } catch (const std::exception& error) {
     is_issued = false;
-    fail(status_of(error));
+    fail(group.id, status_of(error));
   }
   if (is_issued) return;
-  aborted_.push_back(next.call);
-  call.set_failed(failure().value_or(closed_status()));
+  cut_short_.push_back(next.call);
+  const std::optional<Status> failed = failure_of(group);
+  call.set_failed(failed.value_or(closed_status()));
+  if (!failed) fail(group.id, closed_status());
 }
 
 // Returns the communicator of a call's group, which the first call makes; null if the
-// queue has failed or is to stop. Throws NcclError.
+// group has failed or the queue is to stop. Throws NcclError.
 NcclComm* NcclQueue::comm_of(const Numbered& next) {
   const NcclGroup& group = next.call->group();
   if (const auto found = comms_.find(group.id); found != comms_.end()) {
     return found->second.get();
   }
-  auto made = std::make_unique<NcclComm>(library_, next.id, group.rank, group.size);
+  if (has_failed(group)) return nullptr;  // and its communicator has been aborted
+  auto made = std::make_unique<NcclComm>(library_, next.id, group.rank, group.size());
   NcclComm* const comm = comms_.emplace(group.id, std::move(made)).first->second.get();
-  return settle(*comm) ? comm : nullptr;
+  return settle(*comm, group) ? comm : nullptr;
 }
 
-// Waits until NCCL has done what was started. Returns false if the queue has failed or
-// is to stop. Throws NcclError.
-bool NcclQueue::settle(NcclComm& comm) {
+// Waits until NCCL has done what was started. Returns false if the group has failed or
+// the queue is to stop. Throws NcclError.
+bool NcclQueue::settle(NcclComm& comm, const NcclGroup& group) {
   while (!comm.is_settled()) {
     UniqueLock lock(mutex_);
     park(lock);
-    if (failure_ || stop_at_) return false;
+    if (groups_.failure_of(group) || stop_at_) return false;
     changed_.wait_for(lock, kInterval);
   }
   return true;
@@ -332,109 +352,180 @@ bool NcclQueue::settle(NcclComm& comm) {
 
 // Releases the calls that the device has finished, and looks for failures.
 void NcclQueue::watch() {
-  if (aborted_until_ && aborted_until_->poll()) {
-    for (const auto& call : aborted_) call->set_ended();
-    aborted_.clear();
-    aborted_until_.reset();
-  }
   try {
-    watch_oldest();
+    watch_device();
+    watch_comms();
     end_forgotten();
+    end_settled();
   } catch (const std::exception& error) {
-    fail(status_of(error));
+    fail_all(status_of(error));
   }
 }
 
-void NcclQueue::watch_oldest() {
+void NcclQueue::watch_device() {
   while (!issued_.empty()) {
     const std::optional<Status> outcome = issued_.front().done->poll();
     if (!outcome) break;
-    if (!outcome->ok()) return fail(*outcome);
+    if (!outcome->ok()) {
+      fail_all(*outcome);
+      give_up();  // before the calls look as if they had succeeded
+    }
     issued_.front().call->set_ended();
     issued_.pop_front();
     oldest_since_ = Clock::now();
   }
   if (issued_.empty()) return;
+  const NcclCall& oldest = *issued_.front().call;
+  if (Clock::now() - oldest_since_ <= oldest.limit()) return;
+  const std::string limit = seconds_text(
+      std::chrono::duration_cast<std::chrono::milliseconds>(oldest.limit()));
+  if (has_failed(oldest.group())) {
+    fail_all({Code::kTimedOut,
+              "the device has not left a call of NCCL within " + limit +
+                  " after the communicator was aborted",
+              -1});
+    return;
+  }
+  fail(oldest.group().id,
+       {Code::kTimedOut,
+        "the device has not finished a call of NCCL within " + limit +
+            "; perhaps another rank has not issued it, or earlier work of a program "
+            "does not end",
+        -1});
+}
+
+// Looks for asynchronous errors of NCCL while the device works.
+void NcclQueue::watch_comms() {
+  if (issued_.empty()) return;
   const ContextScope scope(*device_);
-  for (const auto& [id, comm] : comms_) comm->is_settled();
-  const NcclCall::Limit limit = issued_.front().call->limit();
-  if (Clock::now() - oldest_since_ > limit) {
-    fail({Code::kTimedOut,
-          "the device has not finished a call of NCCL within " +
-              seconds_text(
-                  std::chrono::duration_cast<std::chrono::milliseconds>(limit)) +
-              "; perhaps another rank has not issued it, or earlier work of a program "
-              "does not end",
-          -1});
+  for (const auto& [id, comm] : comms_) {
+    try {
+      comm->is_settled();
+    } catch (const NcclError& error) {
+      fail(id, status_of(error));
+    }
   }
 }
 
-// Ends the communicators of forgotten groups, once the device has finished their calls.
+// Begins to end the communicators of freed groups, once the device has finished their
+// calls.
 void NcclQueue::end_forgotten() {
   std::vector<std::uint64_t> ended;
   {
     const LockGuard lock(mutex_);
-    std::erase_if(forgotten_, [&](std::uint64_t id) {
-      const bool is_used = std::ranges::any_of(
+    ended = groups_.take_forgotten([&](std::uint64_t id) {
+      return std::ranges::none_of(
           issued_, [id](const Issued& one) { return one.call->group().id == id; });
-      if (!is_used) ended.push_back(id);
-      return !is_used;
     });
   }
-  if (ended.empty() && ending_.empty()) return;
   const ContextScope scope(*device_);
   for (const std::uint64_t id : ended) {
-    if (auto node = comms_.extract(id)) {
-      node.mapped()->finalize();
-      ending_.push_back(std::move(node.mapped()));
+    auto node = comms_.extract(id);
+    if (!node) {  // it made none, or that has been aborted
+      const LockGuard lock(mutex_);
+      groups_.remove(id);
+      continue;
+    }
+    ending_.push_back({id, std::move(node.mapped()), Clock::now() + kFinalizeLimit});
+    try {
+      ending_.back().comm->finalize();
+    } catch (const NcclError& error) {
+      fail(id, status_of(error));
     }
   }
-  std::erase_if(ending_, [](const std::unique_ptr<NcclComm>& comm) {
-    if (!comm->is_settled()) return false;
-    comm->destroy();
+}
+
+// Frees the communicators that have ended, or do not end in time.
+void NcclQueue::end_settled() {
+  if (ending_.empty()) return;
+  const ContextScope scope(*device_);
+  std::erase_if(ending_, [&](Ending& one) {
+    bool is_over = Clock::now() >= one.until;
+    try {
+      if (one.comm->is_settled()) {
+        one.comm->destroy();
+        is_over = true;
+      }
+    } catch (const NcclError&) {
+      is_over = true;
+    }
+    if (!is_over) return false;
+    one.comm->abort();  // unless it is destroyed
+    const LockGuard lock(mutex_);
+    groups_.remove(one.group);
     return true;
   });
 }
 
-// Aborts the communicators, and fails the calls that have not ended; once.
-void NcclQueue::give_up() {
-  if (std::exchange(has_given_up_, true)) return;
-  const Status status = *failure();
-  fail_waiting(status);
-  // Before the abort, after which the device goes on without results.
-  for (Issued& one : issued_) {
-    one.call->set_failed(status);
-    aborted_.push_back(std::move(one.call));
+// Aborts the communicators of groups that have failed, once each. Returns whether there
+// were any.
+bool NcclQueue::give_up() {
+  std::vector<NcclGroups::FailedGroup> failed;
+  {
+    const LockGuard lock(mutex_);
+    failed = groups_.take_failed();
   }
-  issued_.clear();
+  for (const NcclGroups::FailedGroup& one : failed) give_up(one);
+  if (!failed.empty() && !cut_short_.empty()) await_aborted();
+  return !failed.empty();
+}
+
+// Fails the calls of a group that have not ended, and aborts its communicator.
+void NcclQueue::give_up(const NcclGroups::FailedGroup& failed) {
+  const auto& [id, status] = failed;
+  fail_waiting(status, id);
+  // Before the abort, after which the device goes on without results.
+  for (const Issued& one : issued_) {
+    if (one.call->group().id == id) one.call->set_failed(status);
+  }
+  if (!issued_.empty() && issued_.front().call->group().id == id) {
+    oldest_since_ = Clock::now();  // the device may take as long again to leave it
+  }
   try {
     const ContextScope scope(*device_);
-    comms_.clear();
-    ending_.clear();
-    if (aborted_.empty()) return;
-    aborted_until_ = std::make_shared<StreamPoint>(device_, stream_);
+    comms_.erase(id);
+    std::erase_if(ending_, [&, group = id](const Ending& one) {
+      if (one.group != group) return false;
+      const LockGuard lock(mutex_);
+      groups_.remove(group);
+      return true;
+    });
+  } catch (const CudaError&) {
+    // The device is unusable.
+  }
+}
+
+// Has the calls that were cut short keep their memory until the device has left them.
+void NcclQueue::await_aborted() {
+  try {
+    const ContextScope scope(*device_);
+    const auto left = std::make_shared<StreamPoint>(device_, stream_);
+    if (issued_.empty()) oldest_since_ = Clock::now();
+    for (auto& call : cut_short_) issued_.push_back({std::move(call), left});
+    cut_short_.clear();
   } catch (const CudaError&) {
     // The device is unusable. The memory of the calls is never released.
   }
 }
 
-// Fails the calls that NCCL has not got. Returns whether there were any.
-bool NcclQueue::fail_waiting(const Status& status) {
-  std::map<CallNumber, Numbered> numbered;
-  std::deque<std::weak_ptr<NcclCall>> made;
+// Fails the calls that NCCL has not got, those of one group or all. Returns whether
+// there were any.
+bool NcclQueue::fail_waiting(const Status& status, std::optional<std::uint64_t> group) {
+  const auto concerns = [group](const NcclCall& call) {
+    return !group || call.group().id == *group;
+  };
+  std::vector<std::shared_ptr<NcclCall>> waiting;
   {
     const LockGuard lock(mutex_);
-    numbered.swap(numbered_);
-    made.swap(made_);
+    std::erase_if(numbered_,
+                  [&](const auto& one) { return concerns(*one.second.call); });
+    for (const std::weak_ptr<NcclCall>& one : made_) {
+      const std::shared_ptr<NcclCall> call = one.lock();
+      if (call && concerns(*call) && call->is_waiting()) waiting.push_back(call);
+    }
   }
-  bool any = false;
-  for (const std::weak_ptr<NcclCall>& one : made) {
-    const std::shared_ptr<NcclCall> call = one.lock();
-    if (!call || !call->is_waiting()) continue;
-    call->set_failed(status);
-    any = true;
-  }
-  return any;
+  for (const auto& call : waiting) call->set_failed(status);
+  return !waiting.empty();
 }
 
 // --- The end -------------------------------------------------------------------------
@@ -445,20 +536,18 @@ void NcclQueue::end() {
     const LockGuard lock(mutex_);
     deadline = *stop_at_;
   }
+  give_up();
   // At once, so that the engine tells the other ranks, which may have issued them.
-  const bool is_cut_short = fail_waiting(closed_status());
+  const bool is_cut_short = fail_waiting(closed_status(), std::nullopt);
   try {
-    if (!is_cut_short && !failure()) finalize(deadline);
+    if (!is_cut_short) finalize(deadline);
   } catch (const std::exception&) {
     // Another rank ended first, or takes too long.
   }
-  {
-    const LockGuard lock(mutex_);
-    if (!failure_) failure_ = closed_status();
-  }
+  fail_all(closed_status());
   give_up();
-  while (aborted_until_ && Clock::now() < deadline) {
-    watch();
+  while (!issued_.empty() && Clock::now() < deadline) {
+    watch_device();
     std::this_thread::sleep_for(kInterval);
   }
 }
@@ -470,7 +559,7 @@ Status NcclQueue::closed_status() const {
 
 // Ends the communicators in order. Throws NcclError.
 void NcclQueue::finalize(Clock::time_point deadline) {
-  if (!aborted_.empty() || !issued_.empty()) {
+  if (!cut_short_.empty() || !issued_.empty()) {
     throw NcclError("a call was cut short");
   }
   const auto wait = [deadline] {
@@ -480,12 +569,12 @@ void NcclQueue::finalize(Clock::time_point deadline) {
   const ContextScope scope(*device_);
   for (auto& [id, comm] : comms_) {
     comm->finalize();
-    ending_.push_back(std::move(comm));
+    ending_.push_back({id, std::move(comm), deadline});
   }
   comms_.clear();
-  for (const auto& comm : ending_) {
-    while (!comm->is_settled()) wait();
-    comm->destroy();
+  for (const Ending& one : ending_) {
+    while (!one.comm->is_settled()) wait();
+    one.comm->destroy();
   }
   ending_.clear();
 }

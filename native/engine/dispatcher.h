@@ -270,6 +270,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   void add_late_failure(const std::string& where, Status status);
   void handle_abort(int peer, const Envelope& envelope, std::string text);
   void note_late_failure(int peer, const Envelope& envelope, Status status);
+  void tell_watcher_of_ticket(const Envelope& call, const Status& status);
   std::string group_removed_text() const;
   void send_group_removed(int peer, const Envelope& call);
   bool read_aborts();

@@ -200,12 +200,16 @@ bool Dispatcher::has_abort(int peer, const Key& key) const {
 
 void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
   const Key& key = envelope.key;
-  if (matching_.has_failed(key) || groups_.was_removed(key.group)) return;
+  if (matching_.has_failed(key)) return;
   // A rank that is blamed for a mismatch blames the rank that reported it.
   const bool names_another = envelope.blamed >= 0 && envelope.blamed != config_.rank;
   const int blamed = names_another ? envelope.blamed : peer;
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
   if (status.ok()) status.code = Code::kInternal;
+  if (groups_.was_removed(key.group)) {
+    tell_watcher_of_ticket(envelope, status);
+    return;
+  }
   Operation* const operation = matching_.find(key);
   if (is_loss(envelope, status)) {
     go_on_without(operation, peer);
@@ -229,13 +233,17 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
 // Notes that a call has failed on `peer` after it had ended on this rank.
 void Dispatcher::note_late_failure(int peer, const Envelope& envelope, Status status) {
   matching_.remember_failure(envelope.key);
-  // The library of this rank's device may wait for that of the peer, also if the peer
-  // has ended its part on purpose.
-  if (failure_watcher_ && envelope.algorithm == Algorithm::kTicket) {
-    failure_watcher_->note_failed_ticket(status);
-  }
+  tell_watcher_of_ticket(envelope, status);
   if (!is_withdrawal(status.code)) {
     add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
+  }
+}
+
+// The library of this rank's device may wait for that of a peer whose call has failed,
+// also if the peer has ended its part on purpose, or this rank has removed the group.
+void Dispatcher::tell_watcher_of_ticket(const Envelope& call, const Status& status) {
+  if (failure_watcher_ && call.algorithm == Algorithm::kTicket) {
+    failure_watcher_->note_failed_ticket(call.key.group, status);
   }
 }
 

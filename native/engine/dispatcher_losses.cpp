@@ -99,9 +99,10 @@ bool Dispatcher::must_tell_watcher(int rank) const {
 }
 
 // Tells the watcher of a rank that is lost, once the control plane has had time to
-// report the reason.
+// report the reason, and this rank does not hold.
 void Dispatcher::tell_watcher(int rank, Clock::time_point now) {
   if (!must_tell_watcher(rank) || now < peers_.grace_until(rank)) return;
+  if (holds_for(rank)) return;
   told_losses_.insert(rank);
   failure_watcher_->note_lost(rank, peers_.reason(rank));
 }
@@ -115,8 +116,10 @@ bool Dispatcher::holds_for(int rank) const {
          !peers_.is_explained(rank) && peers_.state(rank) == Peers::State::kLost;
 }
 
+// The library of a device needs all members, so a call with a ticket drops none.
 bool Dispatcher::drops_lost(const Operation& operation) const {
-  return config_.survives_losses && kind_info(operation.call().kind).drops_lost;
+  return config_.survives_losses && kind_info(operation.call().kind).drops_lost &&
+         operation.call().ticket == nullptr;
 }
 
 // Returns whether the other ranks go on with an operation without this rank, which is
@@ -159,7 +162,7 @@ std::optional<WindowService::Survival> Dispatcher::survival_of_windows() {
 // that has freed the process set lives on, so it is not lost.
 bool Dispatcher::is_loss(const Envelope& call, const Status& status) const {
   return config_.survives_losses && kind_info(call.kind).drops_lost &&
-         status.code == Code::kClosed;
+         call.algorithm != Algorithm::kTicket && status.code == Code::kClosed;
 }
 
 // Goes on without a peer that has cut its part of an operation short. It is dropped

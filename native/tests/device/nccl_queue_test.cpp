@@ -157,13 +157,13 @@ using AnswerBytes = std::array<std::byte, Ticket::kAnswerBytes>;
 // The queues of some ranks.
 class Queues {
  public:
-  explicit Queues(int size = 2) {
+  explicit Queues(int size = 2, bool awaits_device = false) {
     imitation = std::make_unique<Imitation>();
     const auto library = std::make_shared<NcclLibrary>(nccl_of_imitation(), 22907);
     const auto device = std::make_shared<CudaDevice>(
         std::make_shared<const CudaDriver>(cuda_of_imitation()), 0);
     for (int rank = 0; rank < size; ++rank) {
-      queues_.push_back(NcclQueue::open(library, device, rank));
+      queues_.push_back(NcclQueue::open(library, device, rank, awaits_device));
     }
   }
 
@@ -172,15 +172,21 @@ class Queues {
                                  NcclCall::Limit limit = kDeadline) {
     NcclWork work;
     work.count = count;
-    return of(rank).make_call(group_of(rank, {0, 1}), work, nullptr, limit);
+    return enter(rank, {0, 1}, work, limit);
+  }
+  // Makes a call of some ranks, and enters it on one of them.
+  std::shared_ptr<NcclCall> enter(int rank, const std::vector<int>& ranks,
+                                  const NcclWork& work,
+                                  NcclCall::Limit limit = kDeadline) {
+    const NcclGroup group = group_of(rank, ranks);
+    return of(rank).enter(*of(rank).make_call(group, work, nullptr, limit), group);
   }
   // Returns the group of these ranks, as its member `rank` sees it.
   static NcclGroup group_of(int rank, const std::vector<int>& ranks) {
     NcclGroup group;
     for (const int member : ranks) group.id = 10 * group.id + member + 1;
     group.rank = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
-    group.size = static_cast<int>(ranks.size());
-    group.first = ranks.front();
+    group.ranks = ranks;
     return group;
   }
   // Makes a call of some ranks.
@@ -188,10 +194,7 @@ class Queues {
     NcclWork work;
     work.count = count;
     CallOfRanks calls;
-    for (const int rank : ranks) {
-      calls.push_back(
-          of(rank).make_call(group_of(rank, ranks), work, nullptr, kDeadline));
-    }
+    for (const int rank : ranks) calls.push_back(enter(rank, ranks, work));
     return calls;
   }
   std::shared_ptr<NcclCall> make_exchange(int rank,
@@ -201,9 +204,13 @@ class Queues {
     work.function = NcclWork::Function::kExchange;
     work.sends = std::move(sends);
     work.receives = std::move(receives);
-    return of(rank).make_call(group_of(rank, {0, 1}), work, nullptr, kDeadline);
+    return enter(rank, {0, 1}, work);
   }
   CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
+
+  std::optional<Status> failure_of(int rank, const std::vector<int>& ranks) {
+    return of(rank).failure_of(group_of(rank, ranks));
+  }
 
   // The steps by which the engine numbers a call that all ranks have made.
   static std::vector<std::uint64_t> propose(const CallOfRanks& calls) {
@@ -306,7 +313,7 @@ TEST(nccl_queue, ends_the_communicator_of_a_group_that_is_forgotten) {
   queues.of(1).forget_group(group.id);
   queues.of(1).forget_group(group.id + 1);  // one without calls
   await([&] { return imitation->has_called(1, "finalize"); });
-  CHECK(!queues.of(1).failure().has_value());
+  CHECK(!queues.failure_of(1, {0, 2}).has_value());
 }
 
 TEST(nccl_queue, exchanges_messages_with_ranks_that_expect_them) {
@@ -352,23 +359,25 @@ TEST(nccl_queue, fails_calls_that_wait_for_their_number_when_a_rank_is_lost) {
 TEST(nccl_queue, gives_no_number_after_a_loss_and_says_why) {
   Queues queues;
   const CallOfRanks calls = queues.make_all(3);
-  queues.of(0).note_lost(2, "rank 2 was killed");
+  queues.of(0).note_lost(1, "rank 1 was killed");
   try {
     Queues::number(calls);
     CHECK(false);
   } catch (const TicketFailure& failure) {
     CHECK(failure.status().code == Code::kPeerLost);
-    CHECK_EQ(failure.status().rank, 2);
+    CHECK_EQ(failure.status().rank, 1);
   }
 }
 
 TEST(nccl_queue, says_once_what_follows_from_a_failure_of_another_rank) {
   Queues queues;
-  queues.of(0).note_lost(2, "rank 2 was killed");
-  const Status told = queues.of(0).failure().value_or(Status{});
-  CHECK(told.text.starts_with("rank 2 was killed; NCCL's communicator was aborted"));
-  queues.of(1).note_failed_ticket({told.code, "allreduce 'x': " + told.text, 2});
-  const Status heard = queues.of(1).failure().value_or(Status{});
+  queues.make_all(1);
+  queues.of(0).note_lost(1, "rank 1 was killed");
+  const Status told = queues.failure_of(0, {0, 1}).value_or(Status{});
+  CHECK(told.text.starts_with("rank 1 was killed; NCCL's communicator was aborted"));
+  queues.of(1).note_failed_ticket(Queues::group_of(1, {0, 1}).id,
+                                  {told.code, "allreduce 'x': " + told.text, 2});
+  const Status heard = queues.failure_of(1, {0, 1}).value_or(Status{});
   CHECK(heard.text == "allreduce 'x': " + told.text);
 }
 
@@ -380,12 +389,84 @@ TEST(nccl_queue, aborts_when_an_issued_call_fails_on_another_rank) {
   Queues::take(calls, Queues::number(calls));
   CHECK(awaited_outcome(*calls[0]).ok());
   CHECK(!calls[0]->has_ended());
-  queues.of(0).note_failed_ticket({Code::kMismatch, "another call differs", 1});
-  CHECK(!queues.of(0).failure().has_value());
-  queues.of(0).note_failed_ticket({Code::kInternal, "NCCL failed on rank 1", 1});
+  const std::uint64_t group = Queues::group_of(0, {0, 1}).id;
+  queues.of(0).note_failed_ticket(group, {Code::kMismatch, "another call differs", 1});
+  CHECK(!queues.failure_of(0, {0, 1}).has_value());
+  queues.of(0).note_failed_ticket(group, {Code::kInternal, "NCCL failed on rank 1", 1});
   await([&] { return calls[0]->has_ended(); });
   CHECK(imitation->has_called(0, "abort"));
   CHECK(calls[0]->follow(nullptr)->text.starts_with("NCCL failed on rank 1"));
+}
+
+TEST(nccl_queue, goes_on_with_the_calls_of_groups_that_have_not_failed) {
+  Queues queues(3);
+  imitation->set_finishes(false);
+  const CallOfRanks failing = queues.make_among({0, 1, 2}, 1);
+  Queues::take(failing, Queues::number(failing));
+  for (const auto& call : failing) CHECK(awaited_outcome(*call).ok());
+  const CallOfRanks next = queues.make_among({0, 1}, 2);
+  Queues::take(next, Queues::number(next));
+  queues.of(0).note_lost(2, "rank 2 was killed");
+  await([&] { return failing[0]->has_ended() && next[0]->has_ended(); });
+  CHECK(!failing[0]->poll()->ok());
+  CHECK(next[0]->poll()->ok());
+  CHECK(!next[0]->follow(nullptr).has_value());
+  CHECK(queues.failure_of(0, {0, 1, 2}).has_value());
+  CHECK(!queues.failure_of(0, {0, 1}).has_value());
+}
+
+TEST(nccl_queue, repeats_a_call_among_the_members_that_are_left) {
+  Queues queues(3);
+  NcclWork work;
+  work.function = NcclWork::Function::kExchange;
+  work.sends = {{0, 0, 8}, {1, 0, 16}};
+  work.receives = {{0, 0, 8}};
+  const auto draft =
+      queues.of(2).make_call(Queues::group_of(2, {0, 1, 2}), work, nullptr, kDeadline);
+  queues.of(2).note_lost(0, "rank 0 was killed");
+  const NcclGroup left = Queues::group_of(2, {1, 2});
+  const auto repeated = queues.of(2).enter(*draft, left);
+  CHECK(!repeated->poll().has_value());
+  CHECK_EQ(repeated->work().sends.size(), 1U);
+  CHECK_EQ(repeated->work().sends[0].peer, 0);
+  CHECK_EQ(repeated->work().sends[0].nbytes, 16U);
+  CHECK(repeated->work().receives.empty());
+  // The draft's group has failed.
+  const auto late = queues.of(2).enter(*draft, Queues::group_of(2, {0, 1, 2}));
+  CHECK(awaited_outcome(*late).code == Code::kPeerLost);
+}
+
+TEST(nccl_queue, can_keep_operations_open_until_the_device_has_finished) {
+  Queues queues(2, true);
+  imitation->set_finishes(false);
+  const CallOfRanks calls = queues.make_all(1);
+  Queues::take(calls, Queues::number(calls));
+  for (const int rank : {0, 1}) {
+    await([&] { return imitation->has_called(rank, "allreduce 1"); });
+  }
+  // Several looks of the thread at the device.
+  const std::size_t before = imitation->queries();
+  await([&] { return imitation->queries() > before + 4; });
+  CHECK(!calls[0]->poll().has_value());
+  queues.of(1).note_lost(0, "rank 0 was killed");  // the abort lets the device go on
+  CHECK(awaited_outcome(*calls[1]).code == Code::kPeerLost);
+  CHECK(awaited_outcome(*calls[0]).ok());
+  CHECK(calls[0]->has_ended());
+}
+
+TEST(nccl_queue, aborts_the_communicator_of_a_freed_group_that_fails_elsewhere) {
+  Queues queues;
+  imitation->set_finishes(false);
+  const CallOfRanks calls = queues.make_all(1);
+  Queues::take(calls, Queues::number(calls));
+  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
+  const std::uint64_t group = Queues::group_of(0, {0, 1}).id;
+  queues.of(0).forget_group(group);
+  CHECK(!imitation->has_called(0, "finalize"));  // the device works
+  queues.of(0).note_failed_ticket(group, {Code::kInternal, "NCCL failed on rank 1", 1});
+  await([&] { return calls[0]->has_ended(); });
+  CHECK(!imitation->has_called(0, "finalize"));
+  CHECK(imitation->has_called(0, "abort"));
 }
 
 TEST(nccl_queue, aborts_when_the_device_does_not_finish_a_call) {
@@ -470,7 +551,7 @@ TEST(nccl_queue, serves_several_threads) {
   }
   for (std::size_t n = 0; n < 20; ++n) queues.issue(n + 1);
   for (std::thread& thread : threads) thread.join();
-  CHECK(!queues.of(1).failure().has_value());
+  CHECK(!queues.failure_of(1, {0, 1}).has_value());
 }
 
 }  // namespace

@@ -246,6 +246,8 @@ TEST(tickets, expire_while_the_library_does_not_take_the_call) {
   });
 }
 
+constexpr std::uint64_t kPair = 77;
+
 // Counts what it is told.
 class Failures final : public FailureWatcher {
  public:
@@ -253,7 +255,9 @@ class Failures final : public FailureWatcher {
     ++told;
     last = rank;
   }
-  void note_failed_ticket(const Status& status) override { failed = status.code; }
+  void note_failed_ticket(std::uint64_t, const Status& status) override {
+    failed = status.code;
+  }
   std::atomic<int> told{0};
   std::atomic<int> last{-1};
   std::atomic<Code> failed{Code::kOk};
@@ -283,6 +287,32 @@ TEST(failure_watchers, learn_of_calls_that_fail_elsewhere_after_their_end) {
     });
     CHECK(failures->failed == (shuts_down ? Code::kClosed : Code::kInternal));
   }
+}
+
+TEST(failure_watchers, learn_of_calls_that_fail_elsewhere_in_groups_removed_here) {
+  EngineWorld world(2);
+  const auto failures = std::make_shared<Failures>();
+  world.engine(0).watch_failures(failures);
+  Tickets tickets;
+  std::atomic<bool> is_removed = false;
+  world.run([&](int rank, Engine& engine) {
+    engine.add_group(kPair, {0, 1}, {0, 0});
+    const auto ticket = tickets.make(rank, rank == 0);
+    Call call = on_device(engine, "x", ticket);
+    call.group = engine.group(kPair);
+    const RequestId id = engine.submit(std::move(call));
+    if (rank == 0) {
+      CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+      engine.remove_group(kPair);
+      is_removed = true;
+      await([&] { return failures->failed != Code::kOk; });
+      return;
+    }
+    await([&] { return is_removed.load(); });
+    ticket->is_broken = true;
+    CHECK(!engine.wait(id, Clock::now() + kDeadline)->ok());
+  });
+  CHECK(failures->failed == Code::kInternal);
 }
 
 TEST(failure_watchers, learn_of_a_lost_rank_once_although_nothing_is_outstanding) {
