@@ -216,15 +216,28 @@ class CudaStaging(Staging):
         """Number of the device among those that the process sees."""
         return self._index
 
-    def make_nccl_queue(self, library: NcclLibrary, rank: int) -> NcclQueue:
+    def make_nccl_queue(
+        self, library: NcclLibrary, rank: int, *, awaits_device: bool
+    ) -> NcclQueue:
         """Return a new queue of calls of NCCL on the device.
+
+        Args:
+            library: NCCL.
+            rank: This rank.
+            awaits_device: Whether operations end only when the device has finished
+                their calls.
 
         Raises:
             RuntimeError: NCCL or the device cannot be used.
         """
         from bluecomm._native import NcclQueue
 
-        return NcclQueue(library=library, device=self._device, rank=rank)
+        return NcclQueue(
+            library=library,
+            device=self._device,
+            rank=rank,
+            awaits_device=awaits_device,
+        )
 
     def current_stream(self) -> int:
         return runtime.current_runtime().current_stream(self._index)

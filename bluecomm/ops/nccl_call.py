@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from bluecomm.device.staging import CudaStaging, Staging
 from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.runtime import Communicator
-from bluecomm.runtime.call import NO_MEMORY, Call, Result
+from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
 from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.failure import PEER_LOST, failure
 
@@ -22,7 +22,7 @@ class NcclWork(Protocol):
     def make_ticket(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
-        """Return the call of the queue, on what a stream has computed so far.
+        """Return the draft of a call, on what a stream has computed so far.
 
         Args:
             queue: This rank's queue.
@@ -33,6 +33,41 @@ class NcclWork(Protocol):
 
     def complete(self) -> None:
         """Compute what NCCL has left to do, on the current stream."""
+
+
+class NcclTickets:
+    """Makes the tickets of one call from its draft.
+
+    Args:
+        queue: This rank's queue.
+        staging: Staging of the device, which keeps the tensors.
+        work: The tensors.
+        draft: The draft of the call.
+    """
+
+    def __init__(
+        self, queue: NcclQueue, staging: CudaStaging, work: NcclWork, draft: NcclCall
+    ) -> None:
+        self._queue = queue
+        self._staging = staging
+        self._work = work
+        self._draft = draft
+        # The ticket that was made last.
+        self._ticket = draft
+
+    def make(self, group: GroupMembers) -> NcclCall:
+        """See ``Tickets``."""
+        self._ticket = self._queue.enter(self._draft, _group_of(group))
+        self._staging.keep(self._ticket, self._work)
+        return self._ticket
+
+    def withdraw(self) -> None:
+        """See ``Tickets``."""
+        self._ticket.withdraw()
+
+    def follow(self, stream: int) -> Completion | None:
+        """Make later work of a stream wait for the result, or return the failure."""
+        return self._ticket.follow(stream)
 
 
 def uses_nccl(comm: Communicator, staging: Staging) -> bool:
@@ -46,7 +81,6 @@ def uses_nccl(comm: Communicator, staging: Staging) -> bool:
         and isinstance(staging, CudaStaging)
         and not comm.owner
         and comm.size > 1
-        and not world.members.survives_losses
     )
 
 
@@ -80,7 +114,7 @@ def make_nccl_call(
             a CUDA graph.
         ValueError: Calls before were on another device, or ``timeout_s`` is not above
             0.
-        BluecommError: An earlier failure has ended the communicators of NCCL.
+        BluecommError: An earlier failure has ended NCCL's communicator of these ranks.
     """
     assert isinstance(staging, CudaStaging)
     world = comm.world
@@ -98,7 +132,7 @@ def make_nccl_call(
 
     def finish_on_stream(number: int) -> Result:
         stream = staging.current_stream()
-        failed = ticket.follow(stream)
+        failed = tickets.follow(stream)
         if failed is not None:
             raise error_of(failed)
         work.complete()
@@ -108,23 +142,22 @@ def make_nccl_call(
             staging.keep(point, work)
         return result
 
-    ended = queue.failure()
+    # In a job that survives losses, the members that are left have another group.
+    ended = None if comm.is_repeated else queue.failure_of(_group_of(comm))
     if ended is not None:
         error = error_of(ended)
         if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error
     started_on = staging.current_stream()
-    ticket = work.make_ticket(queue, _group_of(comm), started_on, float(limit_s))
-    staging.keep(ticket, work)
+    draft = work.make_ticket(queue, _group_of(comm), started_on, float(limit_s))
+    tickets = NcclTickets(queue, staging, work, draft)
     call = Call(kind, dtype, shape, NO_MEMORY, NO_MEMORY, (work,), finish_on_stream)
-    call.ticket = ticket
+    call.tickets = tickets
     return call
 
 
-def _group_of(comm: Communicator) -> NcclGroup:
+def _group_of(members: GroupMembers) -> NcclGroup:
     from bluecomm._native import NcclGroup
 
-    return NcclGroup(
-        id=comm.group_id, rank=comm.rank, size=comm.size, first=comm.ranks[0]
-    )
+    return NcclGroup(id=members.group_id, rank=members.rank, ranks=members.ranks)

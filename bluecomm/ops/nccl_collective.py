@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Element types that NCCL can add.
 _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
+# Kinds that the ranks which are left repeat through NCCL after a loss.
+_REPEATED = frozenset({"allreduce", "broadcast", "reducescatter"})
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
 
 
@@ -98,6 +100,8 @@ def goes_through_nccl(
         parameters: Parameters of the kind.
     """
     if not uses_nccl(comm, staging) or parameters is None or not shape.numel():
+        return False
+    if comm.is_repeated and kind not in _REPEATED:
         return False
     if kind == "broadcast":
         return True

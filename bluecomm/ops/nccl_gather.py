@@ -250,8 +250,16 @@ class NcclGather:
 
 
 def gathers_through_nccl(comm: Communicator, staging: Staging, kind: str) -> bool:
-    """Return whether NCCL carries out an operation that stacks rows."""
-    return kind in ("allgather", "alltoall") and uses_nccl(comm, staging)
+    """Return whether NCCL carries out an operation that stacks rows.
+
+    In a job that survives losses it does not, because a rank may be lost after the
+    others have heard how many rows it sends.
+    """
+    return (
+        kind in ("allgather", "alltoall")
+        and not comm.is_repeated
+        and uses_nccl(comm, staging)
+    )
 
 
 def _parts(rows: Sequence[int]) -> list[_Part]:

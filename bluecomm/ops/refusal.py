@@ -90,11 +90,9 @@ def refuse_start(
         name: Name that the caller gave.
         parameters: Parameters that the caller gave.
         call: The call, if it has been made. The engine itself refuses one that it has
-            got; the ticket of another one is withdrawn.
+            got.
         error: The exception that the start has raised.
     """
-    if call is not None and call.ticket is not None and not call.is_submitted:
-        call.ticket.withdraw()
     if is_told(error):
         return
     if call is not None and call.is_submitted:

@@ -77,7 +77,10 @@ def start(
             target = tensor if in_place else output
             if goes_through_nccl(comm, staging, kind, dtype, source.shape, parameters):
                 assert parameters is not None
-                result, end = _on_device(staging, source, target, rows)
+                is_kept = in_place and comm.is_repeated
+                result, end = _on_device(
+                    staging, source, target, rows, may_overwrite=not is_kept
+                )
                 call = make_nccl_call(
                     comm,
                     staging,
@@ -271,6 +274,8 @@ def _on_device(
     source: torch.Tensor,
     target: torch.Tensor | None,
     rows: int | None,
+    *,
+    may_overwrite: bool,
 ) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
     """Return contiguous memory on the device, and what makes the result from it.
 
@@ -279,12 +284,14 @@ def _on_device(
         source: Contiguous input.
         target: As in ``_staged_call``; the input itself, or apart from it.
         rows: As in ``start``.
+        may_overwrite: Whether the memory may be that of ``target``. It may not if
+            ``target`` is the input of a call that may be repeated.
     """
     if target is None:
         shape = source.shape if rows is None else (rows, *source.shape[1:])
         target = staging.empty(shape, source.dtype)
     is_plain = not target.is_conj() and not target.is_neg()
-    if target.is_contiguous() and is_plain:
+    if may_overwrite and target.is_contiguous() and is_plain:
         return target, _written_back(target, target)
     result = staging.empty(target.shape, target.dtype)
     return result, _written_back(target, result)

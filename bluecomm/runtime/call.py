@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from bluecomm._native import Gate, NcclCall, Parameters
@@ -16,6 +16,30 @@ NO_MEMORY: Span = (0, 0)
 
 # Name of the barrier in which a rank that has finished waits for the others.
 FAREWELL = "bluecomm.shutdown"
+
+
+class GroupMembers(Protocol):
+    """The attributes of a communicator that its calls use.
+
+    Attributes:
+        group_id: The engine's number of the group.
+        rank: Number of this member.
+        ranks: Ranks of the members in the world.
+    """
+
+    group_id: int
+    rank: int
+    ranks: tuple[int, ...]
+
+
+class Tickets(Protocol):
+    """Makes the tickets of a call that NCCL carries out: one in each group."""
+
+    def make(self, group: GroupMembers) -> NcclCall:
+        """Return the ticket of the call among the members of a group."""
+
+    def withdraw(self) -> None:
+        """End the ticket that was made last, because the engine has not got it."""
 
 
 class Call(Generic[Result]):
@@ -45,13 +69,15 @@ class Call(Generic[Result]):
             runs it in the calling thread, and it has finished on return, unless it
             failed, a signal came or its result must be fetched.
         group_id: Group that takes part.
+        group: GroupMembers of the group; ``None`` if only its number is known.
         limit_s: Deadline in force; 0 until the call is passed to the engine.
         contributors: Number of members whose inputs the result contains, in a job that
             survives losses; otherwise 0.
         gate: Opens when the input has been written; ``None`` if it has been already.
             Sends and receives have none.
+        tickets: Makes ``ticket`` when the call is passed to the engine, if NCCL carries
+            it out. Such a call has no memory.
         ticket: Orders the call if NCCL carries it out, and ``None`` if the engine does.
-            Such a call has no memory.
         precedes_ticket: Whether the call exchanges facts about one that NCCL carries
             out afterwards. It matches only such calls.
         any_root: Whether the lowest member that is left may take the place of a root
@@ -68,6 +94,7 @@ class Call(Generic[Result]):
         "dtype",
         "finish",
         "gate",
+        "group",
         "group_id",
         "is_standing",
         "keep",
@@ -79,6 +106,7 @@ class Call(Generic[Result]):
         "shape",
         "source",
         "ticket",
+        "tickets",
         "timeout_s",
     )
 
@@ -104,13 +132,19 @@ class Call(Generic[Result]):
         self.parameters: Parameters | None = None
         self.blocking = False
         self.gate: Gate | None = None
+        self.tickets: Tickets | None = None
         self.ticket: NcclCall | None = None
         self.precedes_ticket = False
+        self.group: GroupMembers | None = None
         self.group_id = 0
         self.limit_s = 0.0
         self.contributors = 0
         self.any_root = False
         self.is_standing = False
+
+    def enter(self, group: GroupMembers) -> None:
+        """Make it a call of these members."""
+        self.group, self.group_id = group, group.group_id
 
     @property
     def is_submitted(self) -> bool:

@@ -271,8 +271,13 @@ class Communicator:
             raise TypeError(f"{call.kind}: name must be a string, got {call.name!r}")
         if self._epochs is not None and is_covered(call):
             return self._epochs.transactions.start(call)
-        call.group_id = self.group_id
+        call.enter(self)
         return self.world.start(call)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the members that are left repeat collectives after a loss."""
+        return self._epochs is not None
 
     def keeps_input(self, kind: str) -> bool:
         """Return whether calls of a kind need their input again after a loss."""

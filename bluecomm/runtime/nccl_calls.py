@@ -36,10 +36,12 @@ class NcclCalls:
 
     Args:
         world: World whose ranks take part.
+        awaits_device: Whether operations end only when the device has finished them.
     """
 
-    def __init__(self, world: QueueOwner) -> None:
+    def __init__(self, world: QueueOwner, *, awaits_device: bool) -> None:
         self._world = world
+        self._awaits_device = awaits_device
         # A signal handler may end the world while this thread makes the queue.
         self._lock = threading.RLock()
         self._queue: NcclQueue | None = None
@@ -58,7 +60,9 @@ class NcclCalls:
             world.check_usable()
             if self._queue is None:
                 library = nccl_library()
-                queue = staging.make_nccl_queue(library, world.rank)
+                queue = staging.make_nccl_queue(
+                    library, world.rank, awaits_device=self._awaits_device
+                )
                 world.engine.watch_failures(queue)
                 self._queue, self._staging = queue, staging
                 _log.info(

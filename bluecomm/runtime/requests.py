@@ -124,11 +124,15 @@ class Requests:
         # The engine stores the call in _kept before a signal handler can run. It stores
         # a nonblocking call before it starts the operation.
         try:
+            if call.tickets is not None:
+                assert call.group is not None
+                call.ticket = call.tickets.make(call.group)
             if call.blocking or self._completions.is_here():
                 self._waiters.add(threading.get_ident())
             number = self._engine.submit(call, self._kept)
         except BaseException:
-            self._forget_kept(call)
+            if not self._forget_kept(call) and call.tickets is not None:
+                call.tickets.withdraw()
             raise
         if number == 0:
             return FinishedHandle(self, number, call.kind, name, call.finish)
@@ -210,11 +214,16 @@ class Requests:
         if len(self._kept) >= self._reap_at:
             self.reap()
 
-    def _forget_kept(self, keep: object) -> None:
-        """Drop a request whose handle an exception of a signal handler has lost."""
-        for number, kept in list(self._kept.items()):
-            if kept is keep:
-                self.forget(number)
+    def _forget_kept(self, keep: object) -> bool:
+        """Drop a request whose handle an exception of a signal handler has lost.
+
+        Returns:
+            Whether the engine has got it.
+        """
+        numbers = [number for number, kept in list(self._kept.items()) if kept is keep]
+        for number in numbers:
+            self.forget(number)
+        return bool(numbers)
 
     # -- waiting ----------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class World(Requests):
         self.unchanged_calls = UnchangedCalls()
         self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
-        self.nccl_calls = NcclCalls(self)
+        self.nccl_calls = NcclCalls(self, awaits_device=self.assignment.survives_losses)
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
         )
@@ -132,7 +132,7 @@ class World(Requests):
             device_transport=self.config.device_transport,
             devices=device_facts(
                 self.config,
-                may_choose=self.size > 1 and not self.members.survives_losses,
+                may_choose=self.size > 1,
             ),
         )
         return meet_peers(self.rendezvous, self.config, mine)

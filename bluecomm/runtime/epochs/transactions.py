@@ -36,7 +36,7 @@ from bluecomm.runtime.epochs.transaction import (
     TransactionHandle,
     TransactionState,
 )
-from bluecomm.runtime.failure import CLOSED, FREED, OK, PEER_LOST
+from bluecomm.runtime.failure import CLOSED, FREED, INTERNAL, OK, PEER_LOST
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Group(Protocol):
     """The parts of a communicator that the epochs use."""
 
     world: World
+    rank: int
     ranks: tuple[int, ...]
     group_id: int
     is_world: bool
@@ -293,7 +294,7 @@ class Transactions:
             made.parameters = renumbered(
                 made, operation.parameters, self._comm.ranks, group.ranks
             )
-        made.group_id = group.group_id
+        made.enter(group)
         transaction.contributors = made.contributors = len(group.ranks)
         operation.request = self._world.start(made)
         self._watch(transaction, operation.request)
@@ -370,7 +371,11 @@ class Transactions:
         completion: Completion,
     ) -> None:
         error = request.failure_of(completion)
-        if completion.code in (CLOSED, FREED, PEER_LOST):
+        # NCCL may report a loss as any error.
+        is_of_nccl = completion.code == INTERNAL and any(
+            one.call.ticket is not None for one in transaction.operations
+        )
+        if completion.code in (CLOSED, FREED, PEER_LOST) or is_of_nccl:
             # Another member may know of a loss already.
             transaction.doubt = time.monotonic() + REPORT_S, error
             self.changed.notify_all()

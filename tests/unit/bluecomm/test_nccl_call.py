@@ -15,6 +15,7 @@ from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_collective import Collective
 from bluecomm.ops.refusal import is_marked
 from bluecomm.runtime.failure import INTERNAL, PEER_LOST
+from bluecomm.runtime.requests import Requests
 
 
 class Staging(CudaStaging):
@@ -30,6 +31,18 @@ class Staging(CudaStaging):
         pass
 
 
+class Ticket:
+    """A call that ends at once; notes whether it was withdrawn."""
+
+    is_withdrawn = False
+
+    def follow(self, stream):
+        return None
+
+    def withdraw(self):
+        self.is_withdrawn = True
+
+
 class Queue:
     """A queue whose calls end at once."""
 
@@ -37,12 +50,15 @@ class Queue:
         self.failed = failed
         self.calls = []
 
-    def failure(self):
+    def failure_of(self, group):
         return self.failed
 
     def make_call(self, **call):
         self.calls.append(call)
-        return types.SimpleNamespace(follow=lambda stream: None)
+        return Ticket()
+
+    def enter(self, draft, group):
+        return Ticket()
 
 
 class Comm:
@@ -50,6 +66,7 @@ class Comm:
 
     def __init__(self, queue):
         self.refused = []
+        self.is_repeated = False
         self.group_id, self.rank, self.size, self.ranks = 5, 0, 2, (0, 1)
         self.world = types.SimpleNamespace(
             rank=0,
@@ -84,7 +101,9 @@ def make(comm, kind="allreduce"):
 def test_memory_is_freed_without_the_garbage_collector():
     gc.disable()
     try:
-        call, result = make(Comm(Queue()))
+        comm = Comm(Queue())
+        call, result = make(comm)
+        call.ticket = call.tickets.make(comm)
         assert call.finish(1) is result()
         del call
         assert result() is None
@@ -119,3 +138,19 @@ def test_the_engine_tells_others_of_a_lost_rank():
     with pytest.raises(PeerLostError, match="rank 1 was killed"):
         make(comm)
     assert comm.refused == []
+
+
+def test_the_ticket_of_a_call_that_the_engine_has_not_got_is_withdrawn():
+    """As after a KeyboardInterrupt; otherwise its tensors would be kept for ever."""
+    comm = Comm(Queue())
+    call, _ = make(comm)
+    call.enter(comm)
+    call.name = "x"
+    requests = Requests(types.SimpleNamespace(submit=interrupt), comm.world.config, 0)
+    with pytest.raises(KeyboardInterrupt):
+        requests.start(call)
+    assert call.ticket.is_withdrawn
+
+
+def interrupt(call, kept):
+    raise KeyboardInterrupt

@@ -38,8 +38,8 @@ class Staging:
         self.index = index
         self.queues = [Queue()]
 
-    def make_nccl_queue(self, library, rank):
-        assert (library.version, rank) == ("2.29.7", 1)
+    def make_nccl_queue(self, library, rank, *, awaits_device):
+        assert (library.version, rank, awaits_device) == ("2.29.7", 1, True)
         self.meanwhile()
         return self.queues.pop()
 
@@ -53,7 +53,8 @@ def calls(monkeypatch):
     monkeypatch.setattr(nccl_calls, "nccl_library", lambda: library)
     engine = types.SimpleNamespace(watch_failures=lambda _: None)
     return NcclCalls(
-        types.SimpleNamespace(rank=1, engine=engine, check_usable=lambda: None)
+        types.SimpleNamespace(rank=1, engine=engine, check_usable=lambda: None),
+        awaits_device=True,
     )
 
 
