@@ -9,15 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.device.staging import HostCopy, staging_of
-from bluecomm.ops.allreduce import allreduce_parts_nonblocking
-from bluecomm.ops.reduce_op import Average
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.refusal import refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.buckets.flat_message import FlatMessage
 from bluecomm.optim.dense_only import sparse_error
 from bluecomm.optim.finite import is_finite
+from bluecomm.optim.flat_average import FlatAverage
 from bluecomm.runtime import Handle
 
 # A column is noise if its projections leave at most this share of its norm.
@@ -87,8 +85,7 @@ class LowRankGradients:
     whether its values are finite, and the flags of the gradients.
 
     Products of gradients on a device are computed there. The left factors are made
-    orthogonal on the host, through which they travel anyway, so ranks on different
-    devices get the same bits of ``P``.
+    orthogonal on the host, so ranks on different devices get the same bits of ``P``.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -115,8 +112,9 @@ class LowRankGradients:
         dtype = exchanged_dtype(bucket.dtype)
         flags, ranks = 2 * len(bucket.slots), context.comm.size
         self._lefts, self._ranks = lefts, ranks
-        self._left = FlatMessage(sum(lefts) + ranks, flags, dtype, bucket.staging)
-        self._right = FlatMessage(sum(rights), 0, dtype, bucket.staging)
+        comm, staging = context.comm, bucket.staging
+        self._left = FlatAverage(comm, sum(lefts) + ranks, flags, dtype, staging)
+        self._right = FlatAverage(comm, sum(rights), 0, dtype, staging)
         self._right_lengths = rights
         # Whether the means of the last round are finite, and which ranks have sent
         # values that were not.
@@ -147,7 +145,7 @@ class LowRankGradients:
             mine.fill_(not is_finite(self._left.values))
         else:
             mine.copy_(self._left.values.isfinite().all().logical_not())
-        return self._start(self._left.send(), "left")
+        return self._left.start(self._name("left"))
 
     def start_right(self, left: Handle[torch.Tensor]) -> Handle[torch.Tensor]:
         """Wait for the left factors, and start the exchange of the right ones.
@@ -157,9 +155,10 @@ class LowRankGradients:
             BluecommError: The first exchange failed. The second one is refused.
         """
         try:
-            message = wait_for(left)
+            message = self._left.on_host(wait_for(left), self._name("left"))
         except Exception as error:
-            name = f"{self._bucket.name}.right"
+            self._left.abandon()
+            name = self._name("right")
             refuse(self._context.comm, [("allreduce", name, None)], error)
             raise
         *parts, senders, flags = torch.split(
@@ -174,7 +173,7 @@ class LowRankGradients:
         for position, part in self._rights():
             left_factor = self._left_factor(position)
             torch.mm(self._inputs[position].T, left_factor, out=part)
-        return self._start(self._right.send(), "right")
+        return self._right.start(self._name("right"))
 
     def finish(self, right: torch.Tensor) -> None:
         """Hand out the results, once the right factors have come.
@@ -227,15 +226,9 @@ class LowRankGradients:
         if state.error is not None:
             torch.sub(self._inputs[position], result, out=state.error)
 
-    def _start(self, message: HostCopy, what: str) -> Handle[torch.Tensor]:
-        return allreduce_parts_nonblocking(
-            message.values,
-            (),
-            op=Average,
-            name=f"{self._bucket.name}.{what}",
-            process_set=self._context.comm,
-            gate=message.gate,
-        )
+    def _name(self, what: str) -> str:
+        """Return the name of the exchange of the ``left`` or ``right`` factors."""
+        return f"{self._bucket.name}.{what}"
 
     def _values(self, position: int) -> torch.Tensor:
         """Return the flat gradient of one parameter."""

@@ -49,7 +49,8 @@ class SplitAllreduce:
     Args:
         comm: Ranks that take part.
         values: Contiguous tensor on a device, on which the current stream has computed.
-        tail: Contiguous tensor on the host, which must not change until its wait.
+        tail: Contiguous tensor on the host, which must not change until its wait. It
+            has no operation if it has no elements.
         op: Reduction, but ``Adasum``.
         divisor: As in ``allreduce_parts_nonblocking``, for the values.
         name: Name of the operation on the values.
@@ -68,10 +69,13 @@ class SplitAllreduce:
         divisor: float = 1.0,
         name: str,
     ) -> None:
+        self._tails: list[Handle[torch.Tensor]] = []
         try:
-            self._tail = allreduce_parts_nonblocking(
-                tail, (), op=op, name=name_of_tail(name), process_set=comm
-            )
+            if tail.numel():
+                handle = allreduce_parts_nonblocking(
+                    tail, (), op=op, name=name_of_tail(name), process_set=comm
+                )
+                self._tails.append(handle)
         except Exception as error:
             refuse(comm, [("allreduce", name, None)], error)
             raise
@@ -89,11 +93,12 @@ class SplitAllreduce:
         Raises:
             BluecommError: Its operation failed.
         """
-        wait_for(self._tail)
+        for handle in self._tails:
+            wait_for(handle)
 
     def abandon(self) -> None:
         """End the operation on the tail, because that on the values has failed."""
-        abandon_all([self._tail], "the operation on the values has failed")
+        abandon_all(self._tails, "the operation on the values has failed")
 
 
 def name_of_tail(name: str) -> str:
