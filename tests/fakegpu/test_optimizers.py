@@ -211,8 +211,12 @@ def in_background(batches: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
     return {**mix(names, batches), "quorum_diloco": agree(batches)}
 
 
-def test_algorithms_whose_ranks_do_not_wait_mix_their_models():
-    found = run_ranks_on_gpus(RANKS, in_background, make_batches())
+@pytest.mark.parametrize("transport", ["staged", "nccl"])
+def test_algorithms_whose_ranks_do_not_wait_mix_their_models(transport):
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": transport}
+    found = run_ranks_on_gpus(
+        RANKS, in_background, make_batches(), environment=environment
+    )
     unmixed = [initial_parameters(rank) for rank in range(RANKS)]
     means = [torch.stack(of_ranks).mean(0) for of_ranks in zip(*unmixed, strict=True)]
     for mine in found:
