@@ -29,7 +29,7 @@ def check_peers(
 ) -> None:
     """Raise on every member unless each sender has its receiver and vice versa.
 
-    Collective among the members.
+    Collective among the members. Members that are lost are not asked.
 
     Args:
         comm: The members.
@@ -61,7 +61,7 @@ def check_machine_peers(
     """
     by_member = _gather_lists(comm, name, sorted(sources), sorted(destinations))
     by_machine: dict[int, list[int]] = {}
-    for member, entry in enumerate(by_member):
+    for member, entry in by_member.items():
         machine = comm.layout.machine_of[member]
         if by_machine.setdefault(machine, entry) != entry:
             raise told(
@@ -71,8 +71,7 @@ def check_machine_peers(
                     "of a machine must pass the same weights"
                 )
             )
-    lists = [by_machine[machine] for machine in range(comm.machine_size)]
-    _compare(operation, name, lists, "machine", range(comm.machine_size))
+    _compare(operation, name, by_machine, "machine", range(comm.machine_size))
 
 
 def refused_exchange(
@@ -103,26 +102,31 @@ def refused_exchange(
 
 def _gather_lists(
     comm: Communicator, name: str, sources: Iterable[int], destinations: Iterable[int]
-) -> list[list[int]]:
-    """Return the lists of each member.
+) -> dict[int, list[int]]:
+    """Return the list of each member that is not lost.
 
     A list has the number of destinations, the destinations and then the sources.
     """
     send, receive = list(destinations), list(sources)
-    mine = torch.tensor([len(send), *send, *receive], dtype=torch.int32)
+    mine = torch.tensor([comm.rank, len(send), *send, *receive], dtype=torch.int32)
     gathered = allgather_by_rank(comm, mine, f"{name}{_SUFFIX}")
-    return [entry.tolist() for entry in gathered]
+    entries = [entry.tolist() for entry in gathered]
+    return {member: entry for member, *entry in entries}
 
 
 def _compare(
     operation: str,
     name: str,
-    lists: list[list[int]],
+    lists: Mapping[int, list[int]],
     word: str,
     labels: Sequence[int],
 ) -> None:
-    sends = {(i, j) for i, entry in enumerate(lists) for j in entry[1 : 1 + entry[0]]}
-    receives = {(i, j) for j, entry in enumerate(lists) for i in entry[1 + entry[0] :]}
+    sends = {
+        (i, j) for i, (n, *peers) in lists.items() for j in peers[:n] if j in lists
+    }
+    receives = {
+        (i, j) for j, (n, *peers) in lists.items() for i in peers[n:] if i in lists
+    }
     if sends == receives:
         return
     complaints = [
