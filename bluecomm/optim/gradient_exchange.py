@@ -137,14 +137,14 @@ def start_exchange(
         name: Name of its first operation.
         keeps_input: Whether the exchange may have to be repeated.
     """
-    if is_split(context, gradients, keeps_input=keeps_input):
+    if is_split(context, gradients):
         return SplitExchange(context, gradients, name)
     return HostExchange(context, gradients, name, keeps_input=keeps_input)
 
 
-def is_split(context: Context, gradients: GradientViews, *, keeps_input: bool) -> bool:
+def is_split(context: Context, gradients: GradientViews) -> bool:
     """Return whether ``start_exchange`` uses NCCL; see ``splits_allreduce``."""
-    return not keeps_input and splits_allreduce(
+    return splits_allreduce(
         context.comm,
         gradients.staging,
         gradients.values.dtype,

@@ -117,7 +117,7 @@ class GradientAllreduce(GradientAveraging):
 
     def _is_split(self, bucket: Bucket) -> bool:
         """Return whether the flags of a bucket travel apart from its gradients."""
-        return is_split(self.context, bucket.gradients, keeps_input=self._survives)
+        return is_split(self.context, bucket.gradients)
 
     @property
     def _survives(self) -> bool:
@@ -139,7 +139,7 @@ class GradientAllreduce(GradientAveraging):
             self._round.begin_together(
                 context.comm,
                 f"{context.name}.gradients",
-                len(self.buckets),
+                sum(1 + self._is_split(bucket) for bucket in self.buckets),
                 in_background=False,
             )
         with self._round.starting():
