@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bluecomm.device.staging import CudaStaging, Staging
@@ -31,8 +31,12 @@ class NcclWork(Protocol):
             limit_s: Seconds that the device may take for the call.
         """
 
-    def complete(self) -> None:
-        """Compute what NCCL has left to do, on the current stream."""
+    def complete(self, gone: Collection[int]) -> None:
+        """Compute what NCCL has left to do, on the current stream.
+
+        Args:
+            gone: Members that took no part, because they were lost before.
+        """
 
 
 class NcclTickets:
@@ -52,11 +56,13 @@ class NcclTickets:
         self._staging = staging
         self._work = work
         self._draft = draft
-        # The ticket that was made last.
+        # The ticket that was made last, and the ranks of its group.
         self._ticket = draft
+        self._ranks: tuple[int, ...] = ()
 
     def make(self, group: GroupMembers) -> NcclCall:
         """See ``Tickets``."""
+        self._ranks = group.ranks
         self._ticket = self._queue.enter(self._draft, _group_of(group))
         self._staging.keep(self._ticket, self._work)
         return self._ticket
@@ -64,6 +70,10 @@ class NcclTickets:
     def withdraw(self) -> None:
         """See ``Tickets``."""
         self._ticket.withdraw()
+
+    def without(self, ranks: Sequence[int]) -> list[int]:
+        """Return the numbers of those of these ranks that had no part in the call."""
+        return [i for i, rank in enumerate(ranks) if rank not in self._ranks]
 
     def follow(self, stream: int) -> Completion | None:
         """Make later work of a stream wait for the result, or return the failure."""
@@ -123,6 +133,8 @@ def make_nccl_call(
     limit_s = world.config.operation_timeout_s if timeout_s is None else timeout_s
     queue = world.nccl_calls.queue_of(staging)
 
+    ranks, is_repeated = comm.ranks, comm.is_repeated
+
     # These functions do not refer to the call, which refers to them: the garbage
     # collector frees cycles late, and this one would keep memory of the GPU.
     def error_of(failed: Completion) -> Exception:
@@ -135,7 +147,7 @@ def make_nccl_call(
         failed = tickets.follow(stream)
         if failed is not None:
             raise error_of(failed)
-        work.complete()
+        work.complete(tickets.without(ranks) if is_repeated else ())
         result = finish(number)
         if stream != started_on and (point := staging.point()) is not None:
             # Torch would lend memory on the way to the stream of the start again.

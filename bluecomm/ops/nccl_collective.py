@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Element types that NCCL can add.
 _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
 # Kinds that the ranks which are left repeat through NCCL after a loss.
-_REPEATED = frozenset({"allreduce", "broadcast", "reducescatter"})
+_REPEATED = frozenset({"allreduce", "broadcast", "neighbor_allreduce", "reducescatter"})
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
 
 
@@ -73,7 +74,7 @@ class Collective:
         )
 
     @torch.no_grad()
-    def complete(self) -> None:
+    def complete(self, gone: Collection[int]) -> None:
         """Apply the factor after the reduction."""
         if self._parameters.postscale != 1.0:
             self._destination.mul_(self._parameters.postscale)

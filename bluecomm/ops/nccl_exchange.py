@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,8 +35,8 @@ class NcclExchange:
         self._own = own
         self._result = result
         self._self_weight = parameters.self_weight
-        self._weights = [weight for _, weight in parameters.sources]
-        shape = (len(self._weights), *own.shape)
+        self._sources = parameters.sources
+        shape = (len(self._sources), *own.shape)
         self._received = staging.empty(shape, own.dtype).unbind()
         weights = {weight for _, weight in parameters.destinations}
         self._sent = {one: own if one == 1.0 else own * one for one in weights}
@@ -61,16 +62,21 @@ class NcclExchange:
         )
 
     @torch.no_grad()
-    def complete(self) -> None:
+    def complete(self, gone: Collection[int]) -> None:
         """Write the sum to the result, on the current stream, once all has arrived.
 
-        Types of 16 bits are added in float32, and rounded once.
+        The own value takes the weights of members that are gone. Types of 16 bits are
+        added in float32, and rounded once.
         """
+        received = zip(self._received, self._sources, strict=True)
+        rows = [(row, weight) for row, (peer, weight) in received if peer not in gone]
+        own_weight = self._self_weight
+        own_weight += sum(weight for peer, weight in self._sources if peer in gone)
         if is_wide := self._result.dtype.itemsize > 2:
-            total = torch.mul(self._own, self._self_weight, out=self._result)
+            total = torch.mul(self._own, own_weight, out=self._result)
         else:
-            total = self._own.float().mul_(self._self_weight)
-        for row, weight in zip(self._received, self._weights, strict=True):
+            total = self._own.float().mul_(own_weight)
+        for row, weight in rows:
             total.add_(row, alpha=weight)
         if not is_wide:
             self._result.copy_(total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,7 +88,7 @@ class RowExchange:
         )
 
     @torch.no_grad()
-    def complete(self) -> None:
+    def complete(self, gone: Collection[int]) -> None:
         """Copy the rows to where the caller wants them."""
         if self._copies:
             pieces = torch.split(self._result, list(self._rows))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import NO_MEMORY, Call, Result
-from bluecomm.runtime.epochs.coverage import COVERED, OVERWRITING, is_covered
+from bluecomm.runtime.epochs.coverage import OVERWRITING, is_covered
 from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
@@ -285,8 +285,10 @@ class Communicator:
 
     def is_in_flight(self, kind: str, name: str) -> bool:
         """Return whether a call of this kind and name has not ended on this rank."""
-        if self._epochs is not None and kind in COVERED:
-            return self._epochs.transactions.is_in_flight(kind, name)
+        if self._epochs is not None and self._epochs.transactions.is_in_flight(
+            kind, name
+        ):
+            return True
         return self.world.engine.is_in_flight(kind, self.group_id, name)
 
     def begin_together(
@@ -333,8 +335,19 @@ class Communicator:
         if self._epochs is not None and is_covered(call):
             self._epochs.transactions.refuse(call, reason)
             return
+        if kind == "neighbor_allreduce" and self.world.device_transport == "nccl":
+            # The other ranks' calls may go through NCCL, or through the host.
+            self._refuse_in_epoch(kind, name, reason)
         call.group_id = self.group_id
         self.world.refuse(call, reason)
+
+    def _refuse_in_epoch(self, kind: str, name: str, reason: str) -> None:
+        """Refuse a call that the others may make as a transaction."""
+        if self._epochs is None:
+            return
+        call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
+        call.name = name
+        self._epochs.transactions.refuse(call, reason)
 
     def free(self) -> None:
         """Forget the set on this rank, with all that the engine keeps for it.

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from torch import nn
 
 import bluecomm as bf
+from bluecomm.errors import BluecommError
 from bluecomm.ops.nccl_call import NcclTickets
-from tests.support.fakegpu.library import load
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from bluecomm.runtime.epochs import transactions
+from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.faults import set_fake
+from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
+from tests.support.fakegpu.training import distribute, make_batches, make_model
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
@@ -26,8 +32,7 @@ def set_fault(fault: str) -> None:
     """Have this rank end now, or at a call of the fake that it makes from now on."""
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    os.environ["FAKEGPU_FAIL"] = fault
-    load().reset()
+    set_fake(FAIL=fault)
 
 
 @contextlib.contextmanager
@@ -53,20 +58,39 @@ def call_all(x: torch.Tensor, i: int) -> list[torch.Tensor]:
     return [in_place * 1, rooted * 1, bf.allreduce(x), ahead.wait() * 1]
 
 
-def lose(faults: dict[int, tuple[int, str]]) -> tuple[list[Any], set[tuple[int, ...]]]:
+def average(x: torch.Tensor, i: int) -> list[torch.Tensor]:
+    """Return the results of averages with neighbors."""
+    in_place = x + i
+    bf.neighbor_allreduce_(in_place)
+    size, rank = bf.size(), bf.rank()
+    sent = bf.neighbor_allreduce(
+        x,
+        self_weight=0.5,
+        src_weights={(rank - 1) % size: 0.5},
+        dst_weights={(rank + 1) % size: 2.0},
+    )
+    return [in_place * 1, sent * 1]
+
+
+def lose(
+    body: Callable[[torch.Tensor, int], list[torch.Tensor]],
+    faults: dict[int, tuple[int, str]],
+) -> tuple[list[Any], set[tuple[int, ...]]]:
     """Return the results of calls during which ranks are lost.
 
     Args:
+        body: Makes the calls of one round.
         faults: For ranks that are lost, the round and the fault; see ``set_fault``.
     """
     rank = bf.rank()
+    bf.set_topology(bf.RingGraph(bf.size()))
     x = torch.full((4,), rank + 1.0)
     found = []
     with groups_of_tickets() as groups:
         for i in range(CALLS):
             if rank in faults and faults[rank][0] == i:
                 set_fault(faults[rank][1])
-            found.append([one.cpu().tolist() for one in call_all(x, i)])
+            found.append([one.cpu().tolist() for one in body(x, i)])
     return found, groups
 
 
@@ -91,7 +115,7 @@ def expected_of(ranks: list[int], i: int) -> list[list[float]]:
 def test_the_others_go_on_through_nccl(faults):
     ranks = list(range(2 + len(faults)))
     found = run_ranks_on_gpus(
-        *(len(ranks), lose, faults),
+        *(len(ranks), lose, call_all, faults),
         environment=NCCL,
         survives_losses=True,
         lost=faults,
@@ -109,3 +133,151 @@ def test_the_others_go_on_through_nccl(faults):
             assert results[i] == expected_of(ranks, i)
         for i in range(lost_in + 1, CALLS):
             assert results[i] == expected_of(left, i)
+
+
+def average_of(rank: int, left: list[int], i: int, size: int) -> list[list[float]]:
+    """Return the averages of one rank; the own value stands for lost neighbors'."""
+
+    def value(other: int) -> float:
+        return (other if other in left else rank) + 1.0
+
+    before, after = (rank - 1) % size, (rank + 1) % size
+    static = (value(before) + value(rank) + value(after)) / 3 + i
+    sent = 2 * value(before) if before in left else value(rank)
+    return [[value] * 4 for value in (static, 0.5 * value(rank) + 0.5 * sent)]
+
+
+@pytest.mark.parametrize("fault", ["kill", "ncclGroupEnd:1=kill"])
+def test_averages_go_on_without_a_lost_neighbor(fault):
+    faults = {2: (2, fault)}
+    found = run_ranks_on_gpus(
+        *(4, lose, average, faults),
+        environment=NCCL,
+        survives_losses=True,
+        lost=faults,
+    )
+    for rank in (0, 1, 3):
+        results, groups = found[rank]
+        assert (0, 1, 3) in groups
+        for i, result in enumerate(results):
+            left = [0, 1, 2, 3] if i < 1 else [0, 1, 3]
+            if i not in (1, 2):
+                expected = average_of(rank, left, i, 4)
+                torch.testing.assert_close(result, expected)
+
+
+def leave_early() -> list[list[float]]:
+    """Return sums of ranks of which rank 2 ends after the first."""
+    x = torch.full((4,), bf.rank() + 1.0)
+    found = []
+    for _ in range(1 if bf.rank() == 2 else 4):
+        found.append(bf.allreduce(x, op=bf.Sum).cpu().tolist())
+        found.append(bf.neighbor_allreduce(x).cpu().tolist())
+    return found
+
+
+def test_the_others_go_on_when_a_rank_leaves():
+    found = run_ranks_on_gpus(3, leave_early, environment=NCCL, survives_losses=True)
+    for rank in (0, 1):
+        assert found[rank][0] == [6.0] * 4
+        assert found[rank][2::2] == [[3.0] * 4] * 3
+
+
+def fail_without_loss(fault: str) -> list[str]:
+    """Return the errors of calls when NCCL fails on rank 1, but nobody is lost."""
+    x = torch.ones(4)
+    bf.allreduce(x)
+    if bf.rank() == 1:
+        set_fake(FAIL=fault)
+    texts = []
+    with mock.patch.object(transactions, "REPORT_S", 0.1):
+        for _ in range(2):
+            with pytest.raises(BluecommError) as error:
+                bf.allreduce(x, timeout_s=DEADLINE_S)
+            texts.append(str(error.value))
+        # The host's calls and other groups go on.
+        assert bf.allreduce(torch.ones(1).cpu()).tolist() == [1.0]
+    return texts
+
+
+@pytest.mark.parametrize("fault", ["ncclAllReduce:1=2", "ncclAllReduce:1=6"])
+def test_a_failure_without_a_loss_is_an_error(fault):
+    for texts in run_ranks_on_gpus(
+        3, fail_without_loss, fault, environment=NCCL, survives_losses=True
+    ):
+        for text in texts:
+            assert "NCCL's communicator was aborted" in text
+
+
+# --- Optimizers ----------------------------------------------------------------------
+
+ALGORITHMS: dict[str, Mapping[str, Any]] = {
+    "gradient_allreduce": {"algorithm": "gradient_allreduce", "bucket_bytes": 256},
+    "fp16": {
+        "algorithm": "gradient_allreduce",
+        "compression": bf.Compression.fp16,
+    },
+    "allreduce": {"algorithm": "allreduce", "order": "cta", "bucket_bytes": 256},
+    "neighbor, cta": {"algorithm": "neighbor_allreduce", "order": "cta"},
+    "neighbor, atc": {"algorithm": "neighbor_allreduce", "order": "atc"},
+    "one peer": {"algorithm": "neighbor_allreduce", "topology": "one_peer"},
+    "exact_diffusion": {"algorithm": "exact_diffusion"},
+    "diloco": {"algorithm": "diloco", "num_steps_per_communication": 2},
+}
+# The step in which rank 2 is lost, when all ranks have ended the steps before.
+LOST_IN = 2
+
+
+def train_and_lose(
+    fault: str, batches: list[torch.Tensor]
+) -> tuple[dict[str, list[torch.Tensor]], set[tuple[int, ...]]]:
+    """Return the parameters of models that are trained together, by algorithm.
+
+    Args:
+        fault: The fault by which rank 2 is lost.
+        batches: Images and labels.
+    """
+    models = {name: place(make_model()) for name in ALGORITHMS}
+    optimizers = {}
+    for name, model in models.items():
+        bf.broadcast_parameters(model)
+        optimizers[name] = distribute(model, ALGORITHMS[name])
+    with groups_of_tickets() as groups:
+        for step in range(4):
+            if step == LOST_IN:
+                for optimizer in optimizers.values():
+                    optimizer.synchronize()
+                bf.barrier()
+                if bf.rank() == 2:
+                    set_fault(fault)
+            images, labels = batches[2 * (3 * step + bf.rank()) :][:2]
+            for name, model in models.items():
+                optimizers[name].zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizers[name].step()
+        for optimizer in optimizers.values():
+            optimizer.synchronize()
+    found = {
+        name: [one.detach().clone() for one in model.parameters()]
+        for name, model in models.items()
+    }
+    return found, groups
+
+
+def test_optimizers_train_on_as_on_the_host():
+    options: dict[str, Any] = {"survives_losses": True, "lost": [2]}
+    batches = make_batches()
+    expected = run_ranks(3, train_and_lose, "kill", batches, **options)
+    for fault in ("kill", "ncclAllReduce:1=kill"):
+        found = run_ranks_on_gpus(
+            *(3, train_and_lose, fault, batches), environment=NCCL, **options
+        )
+        for rank in (0, 1):
+            assert (0, 1) in found[rank][1]
+            for name in ALGORITHMS:
+                tolerance = 1e-3 if name == "fp16" else 1e-5
+                torch.testing.assert_close(
+                    *(found[rank][0][name], expected[rank][0][name]),
+                    rtol=tolerance,
+                    atol=tolerance,
+                )

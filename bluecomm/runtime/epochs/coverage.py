@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.runtime.call import FAREWELL, Call
@@ -22,10 +22,15 @@ OVERWRITING = COVERED - {"broadcast"}
 
 
 def is_covered(made: Call[Any]) -> bool:
-    """Return whether, after a loss, all members repeat a call or it fails on all."""
+    """Return whether, after a loss, all members repeat a call or it fails on all.
+
+    Averages with neighbors go on without lost ranks by themselves, but NCCL needs all
+    members.
+    """
     given = made.parameters
+    is_of_neighbors = made.kind == "neighbor_allreduce" and made.tickets is not None
     return (
-        made.kind in COVERED
+        (made.kind in COVERED or is_of_neighbors)
         and made.name != FAREWELL
         and (given is None or not given.local_only)
     )
@@ -61,10 +66,13 @@ def renumbered(
     ranks: Sequence[int],
     left: Sequence[int],
 ) -> Parameters | None:
-    """Return the parameters of a call with the root's number among those left.
+    """Return the parameters of a call with the members' numbers among those left.
 
-    Member 0 takes the place of a root that is lost.
+    Member 0 takes the place of a root that is lost, and the own value that of a lost
+    neighbor's.
     """
+    if given is not None and made.kind == "neighbor_allreduce":
+        return _without_lost(given, ranks, left)
     if given is None or made.kind not in _ROOTED:
         return given
     root = ranks[given.root]
@@ -73,4 +81,20 @@ def renumbered(
         prescale=given.prescale,
         postscale=given.postscale,
         root=left.index(root) if root in left else 0,
+    )
+
+
+def _without_lost(
+    given: Parameters, ranks: Sequence[int], left: Sequence[int]
+) -> Parameters:
+    number = {ranks.index(rank): i for i, rank in enumerate(left)}
+
+    def numbered(pairs: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+        return tuple((number[i], weight) for i, weight in pairs if i in number)
+
+    lost = sum(weight for i, weight in given.sources if i not in number)
+    return parameters(
+        self_weight=given.self_weight + lost,
+        sources=numbered(given.sources),
+        destinations=numbered(given.destinations),
     )
