@@ -164,7 +164,7 @@ class DdpExchange:
         one.is_started = True
         for parameter, gradient in zip(one.parameters, one.gradients, strict=True):
             holder = self._holders[id(parameter)]
-            # The parameter may be on a GPU; the holder is not.
+            # The gradient may be on a GPU where the holder is not.
             holder.grad = gradient.to(holder.device, holder.dtype)
         algorithm.on_gradients_ready(self._buckets[index])
 
@@ -203,16 +203,16 @@ class DdpExchange:
             ValueError: They have other parameters than before.
             MismatchError: The ranks differ.
         """
-        self._make_holders()
+        algorithm, state = self._algorithm, self.state_dict()
+        if algorithm is None or not algorithm.rebuckets:
+            algorithm = self._make_algorithm()
+        self._make_holders(on_devices=algorithm.works_on_devices)
         self._layouts += 1
         prefix = f"{self._name}.{self._layouts}"
         self._buckets = [
             self._bucket(f"{prefix}.bucket.{number}", one)
             for number, one in enumerate(self._pass)
         ]
-        algorithm, state = self._algorithm, self.state_dict()
-        if algorithm is None or not algorithm.rebuckets:
-            algorithm = self._make_algorithm()
         words = options_in_words(algorithm, self._options)
         check_buckets(self._comm, prefix, words, self._buckets, caller=CALL)
         if algorithm is self._algorithm:
@@ -225,14 +225,17 @@ class DdpExchange:
         self._algorithm = algorithm
         self._layout = [[id(p) for p in one.parameters] for one in self._pass]
 
-    def _make_holders(self) -> None:
+    def _make_holders(self, *, on_devices: bool) -> None:
         found = {
             id(parameter): gradient
             for one in self._pass
             for parameter, gradient in zip(one.parameters, one.gradients, strict=True)
         }
         if not self._holders:
-            self._holders = {key: _holder_of(found[key]) for key in found}
+            self._holders = {
+                key: _holder_of(gradient, on_devices=on_devices)
+                for key, gradient in found.items()
+            }
             self._labels = {
                 id(parameter): f"{number}.{position}"
                 for number, one in enumerate(self._pass)
@@ -262,6 +265,12 @@ class DdpExchange:
         )
 
 
-def _holder_of(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that stands for a parameter, without memory for its values."""
-    return torch.empty(1, dtype=gradient.dtype).expand(gradient.shape)
+def _holder_of(gradient: torch.Tensor, *, on_devices: bool) -> torch.Tensor:
+    """Return a tensor that stands for a parameter, without memory for its values.
+
+    Args:
+        gradient: The parameter's gradient.
+        on_devices: Whether it is where the gradient is; otherwise it is on the host.
+    """
+    device = gradient.device if on_devices else torch.device("cpu")
+    return gradient.new_empty(1, device=device).expand(gradient.shape)

@@ -111,8 +111,8 @@ def ddp_comm_hook(
     The algorithm then exchanges the gradients of the model, over bluecomm's engine. The
     first argument of ``register_comm_hook`` is the process group of the model; ``None``
     for the default one. It may have any backend. If that is not ``"bluecomm"``, call
-    ``bluecomm.init`` first. Make one hook for each model. Gradients on a GPU are copied
-    to the CPU and back.
+    ``bluecomm.init`` first. Make one hook for each model. Gradients on a GPU stay
+    there, if the algorithm works on devices.
 
     Args:
         algorithm: Name or class of an algorithm that exchanges gradients and needs no
