@@ -83,14 +83,14 @@ class NcclTickets:
 def uses_nccl(comm: Communicator, staging: Staging) -> bool:
     """Return whether NCCL carries out operations of these ranks, if it has them.
 
-    The answer is the same on all members.
+    The answer is the same on all members. The first time that it is no for the whole
+    job, rank 0 warns.
     """
-    world = comm.world
     return (
-        world.device_transport == "nccl"
-        and isinstance(staging, CudaStaging)
-        and not comm.owner
+        isinstance(staging, CudaStaging)
         and comm.size > 1
+        and not comm.owner
+        and comm.world.device_transport.offers_nccl()
     )
 
 

@@ -335,7 +335,7 @@ class Communicator:
         if self._epochs is not None and is_covered(call):
             self._epochs.transactions.refuse(call, reason)
             return
-        if kind == "neighbor_allreduce" and self.world.device_transport == "nccl":
+        if kind == "neighbor_allreduce" and self.world.device_transport.path == "nccl":
             # The other ranks' calls may go through NCCL, or through the host.
             self._refuse_in_epoch(kind, name, reason)
         call.group_id = self.group_id

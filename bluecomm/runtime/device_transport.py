@@ -33,6 +33,31 @@ class DeviceFacts(TypedDict):
     problem: str
 
 
+class DeviceTransport:
+    """The path of tensors on CUDA devices, the same on all ranks.
+
+    Args:
+        path: ``"nccl"`` or ``"staged"``.
+        warning: Text for the first tensor on a device that does not go through NCCL;
+            empty if there is nothing to say. A program without such tensors need not
+            know.
+
+    Attributes:
+        path: As above.
+    """
+
+    def __init__(self, path: str, warning: str = "") -> None:
+        self.path = path
+        self._warning = warning
+
+    def offers_nccl(self) -> bool:
+        """Return whether tensors on devices may go through NCCL; warn once if not."""
+        warning, self._warning = self._warning, ""
+        if warning:
+            _log.warning("%s", warning)
+        return self.path == "nccl"
+
+
 class RankRecord(Protocol):
     """The attributes of a rank's record that the choice needs."""
 
@@ -74,11 +99,11 @@ def device_facts(config: Config, *, may_choose: bool) -> DeviceFacts:
 
 def choose_device_transport(
     config: Config, rank: int, peers: Sequence[RankRecord], layout: MachineLayout
-) -> str:
-    """Return the path of tensors on CUDA devices: ``"nccl"`` or ``"staged"``.
+) -> DeviceTransport:
+    """Return the path of tensors on CUDA devices.
 
     Without a setting it is NCCL if each rank has a GPU of its own and the same NCCL.
-    Otherwise rank 0 says why not in a warning, if any rank sees a GPU.
+    Otherwise rank 0 says why not when it first passes such a tensor to an operation.
 
     Args:
         config: Settings.
@@ -87,22 +112,18 @@ def choose_device_transport(
         layout: The real machines of the ranks.
     """
     if config.device_transport != _AUTO:
-        return config.device_transport
+        return DeviceTransport(config.device_transport)
     if not any(peer.devices["gpus"] for peer in peers):
-        return "staged"
+        return DeviceTransport("staged")
     for peer in peers:
         if problem := _problem(peer, peers[0], layout.local_size(peer.rank)):
-            if rank == 0:
-                _log.warning(
-                    "tensors on GPUs travel through memory of the host, because rank "
-                    "%d on %s %s; BLUECOMM_DEVICE_TRANSPORT=staged chooses this "
-                    "without a warning",
-                    peer.rank,
-                    peer.host,
-                    problem,
-                )
-            return "staged"
-    return "nccl"
+            warning = (
+                "tensors on GPUs travel through memory of the host, because rank "
+                f"{peer.rank} on {peer.host} {problem}; BLUECOMM_DEVICE_TRANSPORT="
+                "staged chooses this without a warning"
+            )
+            return DeviceTransport("staged", warning if rank == 0 else "")
+    return DeviceTransport("nccl")
 
 
 def _problem(peer: RankRecord, first: RankRecord, ranks: int) -> str:

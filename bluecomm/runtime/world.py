@@ -97,7 +97,6 @@ class World(Requests):
         self.layout = layout_of(machines, config.ranks_per_machine)
         # The real machines, also if the settings divide them into simulated ones.
         self.real_layout = layout_of(machines)
-        # "nccl" or "staged".
         self.device_transport = choose_device_transport(
             config, self.rank, self.peers, self.real_layout
         )

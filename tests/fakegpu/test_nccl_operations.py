@@ -258,7 +258,7 @@ def begin_again(*, unlike: bool) -> tuple[str, list[float]]:
         set_fake(NCCL_VERSION="21805")
     bf.shutdown()
     bf.init()
-    chosen = current_communicator().world.device_transport
+    chosen = current_communicator().world.device_transport.path
     return chosen, bf.allreduce(torch.ones(2), op=bf.Sum).tolist()
 
 

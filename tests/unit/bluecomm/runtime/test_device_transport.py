@@ -10,7 +10,11 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.runtime import device_transport
-from bluecomm.runtime.device_transport import choose_device_transport, device_facts
+from bluecomm.runtime.device_transport import (
+    DeviceTransport,
+    choose_device_transport,
+    device_facts,
+)
 from bluecomm.runtime.layout import layout_of
 
 ABLE = {"gpus": 2, "are_own": False, "nccl": "2.29.7", "problem": ""}
@@ -22,24 +26,29 @@ def record(rank: int, **differences: object) -> types.SimpleNamespace:
     )
 
 
-def choose(*peers: types.SimpleNamespace, rank: int = 0, setting: str = "auto") -> str:
+def choose(
+    *peers: types.SimpleNamespace, rank: int = 0, setting: str = "auto"
+) -> DeviceTransport:
     config = dataclasses.replace(Config(), device_transport=setting)
     return choose_device_transport(config, rank, peers, layout_of(["A"] * len(peers)))
 
 
 @pytest.mark.parametrize("setting", ["staged", "nccl"])
 def test_a_setting_holds_whatever_the_ranks_have(setting, caplog):
-    assert choose(record(0, gpus=0), record(1), setting=setting) == setting
+    assert choose(record(0, gpus=0), record(1), setting=setting).path == setting
     assert not caplog.records
 
 
 def test_ranks_that_can_all_use_nccl_do():
-    assert choose(record(0), record(1)) == "nccl"
-    assert choose(*(record(rank, gpus=1, are_own=True) for rank in range(2))) == "nccl"
+    assert choose(record(0), record(1)).path == "nccl"
+    own = (record(rank, gpus=1, are_own=True) for rank in range(2))
+    assert choose(*own).path == "nccl"
 
 
 def test_ranks_without_gpus_need_no_warning(caplog):
-    assert choose(record(0, gpus=0, nccl=""), record(1, gpus=0, nccl="")) == "staged"
+    chosen = choose(record(0, gpus=0, nccl=""), record(1, gpus=0, nccl=""))
+    assert chosen.path == "staged"
+    assert not chosen.offers_nccl()
     assert not caplog.records
 
 
@@ -55,9 +64,12 @@ def test_ranks_without_gpus_need_no_warning(caplog):
 def test_one_rank_that_cannot_use_nccl_keeps_all_from_it(differences, reason, caplog):
     caplog.set_level(logging.WARNING, "bluecomm")
     peers = record(0), record(1, **differences)
-    assert choose(*peers, rank=1) == "staged"
-    assert not caplog.records
-    assert choose(*peers) == "staged"
+    assert not choose(*peers, rank=1).offers_nccl()
+    chosen = choose(*peers)
+    assert chosen.path == "staged"
+    assert not caplog.records  # since no tensor has been on a GPU
+    assert not chosen.offers_nccl()
+    assert not chosen.offers_nccl()
     (warning,) = caplog.records
     assert f"because rank 1 on hostA {reason}" in warning.getMessage()
 
