@@ -1,6 +1,7 @@
 #include "device/nccl_offer.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -59,29 +60,46 @@ void check_versions(std::span<const std::byte> offers, std::size_t nbytes) {
   }
 }
 
+// Calls `body` with each peer that has a bit.
+template <typename Body>
+void for_each_peer(std::span<const std::byte> bits, Body body) {
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    for (auto left = std::to_integer<unsigned>(bits[i]); left != 0; left &= left - 1) {
+      body(8 * i + static_cast<std::size_t>(std::countr_zero(left)));
+    }
+  }
+}
+
 // Throws unless the destinations of each member are the sources of the others, since a
-// message without its counterpart hangs.
+// message without its counterpart hangs. Looks at the messages, not at all pairs of
+// members.
 void check_peers(std::span<const std::byte> offers, std::size_t nbytes) {
   const std::size_t members = offers.size() / nbytes;
-  const auto peers_of = [&](std::size_t member, std::size_t offset) {
-    return offers.subspan(member * nbytes + sizeof(Offer) + offset,
-                          peers_nbytes(members));
+  const std::size_t width = peers_nbytes(members);
+  const auto sent_by = [&](std::size_t member) {
+    return offers.subspan(member * nbytes + sizeof(Offer), width);
   };
-  for (std::size_t from = 0; from < members; ++from) {
-    for (std::size_t to = 0; to < members; ++to) {
-      const bool is_sent = has_peer(peers_of(from, 0), to);
-      if (is_sent == has_peer(peers_of(to, peers_nbytes(members)), from)) continue;
-      const std::string sender =
-          "rank " + std::to_string(offer_of(offers, nbytes, from).rank);
-      const std::string receiver =
-          "rank " + std::to_string(offer_of(offers, nbytes, to).rank);
-      throw std::invalid_argument(
-          (is_sent
-               ? sender + " sends to " + receiver + ", which does not receive from it"
-               : receiver + " receives from " + sender +
-                     ", which does not send to it") +
-          "; the sources of each rank must match the destinations of the other");
-    }
+  const auto received_by = [&](std::size_t member) {
+    return offers.subspan(member * nbytes + sizeof(Offer) + width, width);
+  };
+  const auto rank_of = [&](std::size_t member) {
+    return "rank " + std::to_string(offer_of(offers, nbytes, member).rank);
+  };
+  const auto reject = [](const std::string& what) {
+    throw std::invalid_argument(
+        what + "; the sources of each rank must match the destinations of the other");
+  };
+  for (std::size_t member = 0; member < members; ++member) {
+    for_each_peer(sent_by(member), [&](std::size_t to) {
+      if (has_peer(received_by(to), member)) return;
+      reject(rank_of(member) + " sends to " + rank_of(to) +
+             ", which does not receive from it");
+    });
+    for_each_peer(received_by(member), [&](std::size_t from) {
+      if (has_peer(sent_by(from), member)) return;
+      reject(rank_of(member) + " receives from " + rank_of(from) +
+             ", which does not send to it");
+    });
   }
 }
 
