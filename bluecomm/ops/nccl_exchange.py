@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.device.staging import Staging
+from bluecomm.ops.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
@@ -34,10 +35,12 @@ class NcclExchange:
     ) -> None:
         self._own = own
         self._result = result
-        self._self_weight = parameters.self_weight
-        self._sources = parameters.sources
-        shape = (len(self._sources), *own.shape)
-        self._received = staging.empty(shape, own.dtype).unbind()
+        weights_of_sources = [weight for _, weight in parameters.sources]
+        received = staging.empty((len(weights_of_sources), *own.shape), own.dtype)
+        self._sum = WeightedSum(
+            staging, received, parameters.self_weight, weights_of_sources
+        )
+        self._senders = [peer for peer, _ in parameters.sources]
         weights = {weight for _, weight in parameters.destinations}
         self._sent = {one: own if one == 1.0 else own * one for one in weights}
         self._sends = [
@@ -46,7 +49,7 @@ class NcclExchange:
         ]
         self._receives = [
             (peer, row.data_ptr(), own.nbytes)
-            for (peer, _), row in zip(parameters.sources, self._received, strict=True)
+            for (peer, _), row in zip(parameters.sources, received, strict=True)
         ]
 
     def make_ticket(
@@ -65,18 +68,7 @@ class NcclExchange:
     def complete(self, gone: Collection[int]) -> None:
         """Write the sum to the result, on the current stream, once all has arrived.
 
-        The own value takes the weights of members that are gone. Types of 16 bits are
-        added in float32, and rounded once.
+        The own value takes the weights of members that are gone.
         """
-        received = zip(self._received, self._sources, strict=True)
-        rows = [(row, weight) for row, (peer, weight) in received if peer not in gone]
-        own_weight = self._self_weight
-        own_weight += sum(weight for peer, weight in self._sources if peer in gone)
-        if is_wide := self._result.dtype.itemsize > 2:
-            total = torch.mul(self._own, own_weight, out=self._result)
-        else:
-            total = self._own.float().mul_(own_weight)
-        for row, weight in rows:
-            total.add_(row, alpha=weight)
-        if not is_wide:
-            self._result.copy_(total)
+        missing = {i for i, peer in enumerate(self._senders) if peer in gone}
+        self._sum.write(self._own, self._result, missing)
