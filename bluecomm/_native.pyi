@@ -192,6 +192,22 @@ class NcclQueue(FailureWatcher):
         `count` elements are those of the input; for a reducescatter, of the result.
         """
 
+    def make_reduction(
+        self,
+        *,
+        group: NcclGroup,
+        reductions: Sequence[tuple[int, int, int, int]],
+        dtype: str,
+        op: str,
+        stream: int,
+        limit_s: float,
+    ) -> NcclCall:
+        """Return a call of reductions to one member each; see ``make_call``.
+
+        A reduction is its root, the addresses of the input and, on the root, of the
+        result, and a number of elements.
+        """
+
     def make_exchange(
         self,
         *,

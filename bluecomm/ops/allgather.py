@@ -8,6 +8,7 @@ from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import BLOCKING, Form, blocking, nonblocking
 from bluecomm.ops.outputs import Out
+from bluecomm.ops.splits import share_of
 from bluecomm.ops.start import start, start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
@@ -125,12 +126,6 @@ def _start_stacked_rows(
 
 SUMMED_ROWS = Adjoint(_start_summed_rows)
 STACKED_ROWS = Adjoint(_start_stacked_rows)
-
-
-def share_of(rows: int, size: int, rank: int) -> int:
-    """Return a rank's number of rows if they are divided as evenly as possible."""
-    share, extra = divmod(rows, size)
-    return share + (1 if rank < extra else 0)
 
 
 def allgather_by_rank(

@@ -10,6 +10,7 @@ import torch
 from bluecomm.device.staging import Staging
 from bluecomm.ops.nccl_call import NcclWork, uses_nccl
 from bluecomm.ops.nccl_exchange import NcclExchange
+from bluecomm.ops.nccl_reductions import NcclReductions, rows_of_members
 from bluecomm.runtime import Communicator
 
 if TYPE_CHECKING:
@@ -113,15 +114,15 @@ def goes_through_nccl(
         dtype in _ADDED
         and parameters.op in _REDUCTIONS
         and (factors == (1.0, 1.0) or dtype in _FLOATING)
-        and not parameters.splits
         and not parameters.local_only
     )
-    if kind == "reducescatter":
-        return reduces and shape[0] % comm.size == 0
-    return reduces and kind == "allreduce"
+    if kind == "reducescatter" and comm.is_repeated:
+        return reduces and shape[0] % comm.size == 0 and not parameters.splits
+    return reduces and kind in ("allreduce", "reduce", "reducescatter")
 
 
 def nccl_work(
+    comm: Communicator,
     staging: Staging,
     kind: str,
     dtype: str,
@@ -131,8 +132,20 @@ def nccl_work(
 ) -> NcclWork:
     """Return the work of a call for which ``goes_through_nccl`` holds.
 
-    Arguments are those of ``Collective``, and the staging of the tensors' device.
+    Arguments are those of ``Collective``, the ranks that take part, and the staging of
+    the tensors' device.
     """
+    if kind == "reduce":
+        counts = {parameters.root: source.numel()}
+        return NcclReductions(dtype, source, counts, destination, comm.rank, parameters)
+    if kind == "reducescatter":
+        rows = rows_of_members(comm, source.shape, parameters)
+        if len(set(rows)) > 1:
+            width = source.shape[1:].numel()
+            counts = {member: count * width for member, count in enumerate(rows)}
+            return NcclReductions(
+                dtype, source, counts, destination, comm.rank, parameters
+            )
     if kind == "neighbor_allreduce":
         return NcclExchange(staging, source, destination, parameters)
     return Collective(kind, dtype, source, destination, parameters)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,20 +25,23 @@ from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.chained_handle import ChainedHandle
 
 if TYPE_CHECKING:
-    from bluecomm._native import NcclCall, NcclGroup, NcclQueue
+    from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
 
 # Offset and number of rows.
 _Part = tuple[int, int]
 
+_KINDS = frozenset({"allgather", "alltoall", "gather", "neighbor_allgather"})
+
 
 class RowExchange:
-    """Messages with rows for all members, and from all members.
+    """Messages with rows for some members, and from some members.
 
     Args:
         source: Contiguous tensor on the device, whose rows are sent.
-        sent: The rows for each member.
+        sent: The rows for each member that gets some.
         result: Contiguous tensor for the stacked rows.
-        rows: Number of rows from each member.
+        senders: Members whose rows are stacked, in this order.
+        rows: Number of rows from each of them.
         gathers: Whether all rows of each member go to all members.
         copies: Tensors that get the rows of each member in the end, if ``result`` is
             memory on the way.
@@ -47,8 +50,9 @@ class RowExchange:
     def __init__(
         self,
         source: torch.Tensor,
-        sent: Sequence[_Part],
+        sent: Mapping[int, _Part],
         result: torch.Tensor,
+        senders: Sequence[int],
         rows: Sequence[int],
         *,
         gathers: bool,
@@ -57,6 +61,7 @@ class RowExchange:
         self._source = source
         self._sent = sent
         self._result = result
+        self._received = dict(zip(senders, _parts(rows), strict=True))
         self._rows = rows
         # All members choose alike, because the numbers of rows are the same on all.
         self._is_even = gathers and len(set(rows)) == 1 and source.nbytes > 0
@@ -82,7 +87,7 @@ class RowExchange:
         return queue.make_exchange(
             group=group,
             sends=_messages(self._source, self._sent),
-            receives=_messages(self._result, _parts(self._rows)),
+            receives=_messages(self._result, self._received),
             stream=stream,
             limit_s=limit_s,
         )
@@ -102,10 +107,10 @@ class NcclGather:
     Args:
         comm: Members that take part.
         staging: Staging of the device.
-        kind: The engine's name of the operation: ``"allgather"`` or ``"alltoall"``.
+        kind: The engine's name of the operation; see ``gathers_through_nccl``.
         dtype: The engine's name of the element type.
         source: Contiguous tensor on the device.
-        splits: Number of rows for each member in an alltoall.
+        given_parameters: Parameters of the operation.
         given: Memory for the result that the caller gave, or an empty list: a tensor
             for all rows, or one for the rows of each member.
         finish: Makes the result from the stacked rows and their numbers.
@@ -125,7 +130,7 @@ class NcclGather:
         kind: str,
         dtype: str,
         source: torch.Tensor,
-        splits: Sequence[int],
+        given_parameters: Parameters | None,
         given: Sequence[torch.Tensor],
         finish: Callable[[torch.Tensor, list[int]], Any],
         timeout_s: float | None,
@@ -142,10 +147,25 @@ class NcclGather:
         staging.point()
         # The memory of the result belongs to the stream of the start.
         self._stream = staging.stream_context()
+        everybody, all_rows = range(comm.size), (0, source.shape[0])
+        self._sent: dict[int, _Part] = dict.fromkeys(everybody, all_rows)
+        self._senders: Sequence[int] = everybody
+        # The parameters of the calls, as far as the ranks compare them.
+        self._parameters: Parameters | None = None
         if kind == "alltoall":
-            self._sent = _parts(splits)
-        else:
-            self._sent = [(0, source.shape[0])] * comm.size
+            assert given_parameters is not None
+            self._sent = dict(enumerate(_parts(given_parameters.splits)))
+        elif kind == "gather":
+            assert given_parameters is not None
+            self._parameters = given_parameters
+            self._sent = {given_parameters.root: all_rows}
+            self._senders = everybody if comm.rank == given_parameters.root else ()
+        elif kind == "neighbor_allgather":
+            assert given_parameters is not None
+            self._parameters = given_parameters
+            destinations = [member for member, _ in given_parameters.destinations]
+            self._sent = dict.fromkeys(destinations, all_rows)
+            self._senders = [member for member, _ in given_parameters.sources]
         self.first = self._call_of_numbers()
 
     def begin(self, first: Call[list[int]]) -> Handle[Any]:
@@ -158,11 +178,13 @@ class NcclGather:
 
     def _call_of_numbers(self) -> Call[list[int]]:
         is_alltoall = self._kind == "alltoall"
-        told = self._sent if is_alltoall else self._sent[:1]
-        numbers = torch.tensor([count for _, count in told])
-        world = self._comm.world
+        told = [count for _, count in self._sent.values()]
+        numbers = torch.tensor(told if is_alltoall else [self._source.shape[0]])
+        world, hears = self._comm.world, bool(self._senders)
 
         def finish(number: int) -> list[int]:
+            if not hears:
+                return []
             block, _ = world.output(number)
             heard: list[int] = torch.frombuffer(block, dtype=torch.int64).tolist()
             return heard
@@ -177,6 +199,7 @@ class NcclGather:
             finish,
         )
         call.precedes_ticket = True
+        call.parameters = self._parameters
         if is_alltoall:
             call.parameters = parameters(splits=(1,) * self._comm.size)
         return call
@@ -209,6 +232,7 @@ class NcclGather:
             self._source,
             self._sent,
             result,
+            self._senders,
             rows,
             gathers=self._kind == "allgather",
             copies=copies,
@@ -227,6 +251,7 @@ class NcclGather:
         )
         call.name = name
         call.timeout_s = self._timeout_s
+        call.parameters = self._parameters
         return call
 
     def _check_given(self, rows: list[int]) -> None:
@@ -255,11 +280,7 @@ def gathers_through_nccl(comm: Communicator, staging: Staging, kind: str) -> boo
     In a job that survives losses it does not, because a rank may be lost after the
     others have heard how many rows it sends.
     """
-    return (
-        kind in ("allgather", "alltoall")
-        and not comm.is_repeated
-        and uses_nccl(comm, staging)
-    )
+    return kind in _KINDS and not comm.is_repeated and uses_nccl(comm, staging)
 
 
 def _parts(rows: Sequence[int]) -> list[_Part]:
@@ -269,12 +290,12 @@ def _parts(rows: Sequence[int]) -> list[_Part]:
 
 
 def _messages(
-    tensor: torch.Tensor, parts: Sequence[_Part]
+    tensor: torch.Tensor, parts: Mapping[int, _Part]
 ) -> list[tuple[int, int, int]]:
     """Return member, address and bytes of the rows of each member that has some."""
     width = tensor.shape[1:].numel() * tensor.element_size()
     return [
         (member, tensor.data_ptr() + offset * width, count * width)
-        for member, (offset, count) in enumerate(parts)
+        for member, (offset, count) in parts.items()
         if count * width
     ]

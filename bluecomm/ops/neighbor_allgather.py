@@ -6,8 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
+from bluecomm.device.staging import staging_of
+from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.refusal import describe_refused
 from bluecomm.ops.start import start_gather
@@ -120,10 +123,14 @@ def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Te
     """Return ``gx_j = sum_i rows_j(gy_i)`` over the out-neighbors ``i``.
 
     Each neighbor gets different rows, so each edge of the graph has its own operation.
+    Calls through NCCL need all members, which then exchange the rows in one.
     """
     given, me = forward.parameters, forward.comm.rank
     assert given is not None
     sources = [member for member, _ in given.sources]
+    staging = staging_of(gradient)
+    if staging is not None and gathers_through_nccl(forward.comm, staging, _KIND):
+        return _start_among_all(forward, gradient, sources, len(given.destinations))
     sent = [
         _start_edge(forward, piece, sender=me, receiver=source)
         for source, piece in zip(
@@ -146,6 +153,24 @@ def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Te
         return total
 
     return MappedHandle(GroupHandle([*sent, *received]), add)
+
+
+def _start_among_all(
+    forward: Forward, gradient: torch.Tensor, sources: list[int], receivers: int
+) -> Handle[torch.Tensor]:
+    """Return the gradient by one operation in which all members take part."""
+    pieces = dict(zip(sources, torch.split(gradient, list(forward.rows)), strict=True))
+    ordered = [pieces[member] for member in sorted(pieces)]
+    returned = alltoall_nonblocking(
+        torch.cat(ordered) if ordered else gradient,
+        [len(pieces.get(member, ())) for member in range(forward.comm.size)],
+        forward.name,
+        process_set=forward.comm,
+        timeout_s=forward.timeout_s,
+    )
+    return MappedHandle(
+        returned, lambda got: got[0].view(receivers, *forward.shape).sum(0)
+    )
 
 
 def _start_edge(

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
-from bluecomm.ops.allgather import STACKED_ROWS, share_of
+from bluecomm.ops.allgather import STACKED_ROWS
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import check_out, written
 from bluecomm.ops.reduce_op import ReduceOp, reduction
-from bluecomm.ops.splits import check_splits
+from bluecomm.ops.splits import check_splits, share_of
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import refuse_scalar
 from bluecomm.runtime import Communicator, Handle, current_communicator

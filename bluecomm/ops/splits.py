@@ -29,3 +29,9 @@ def check_splits(
             f"{rows} rows of the tensor, got {list(counts)}"
         )
     return counts
+
+
+def share_of(rows: int, size: int, rank: int) -> int:
+    """Return a rank's number of rows if they are divided as evenly as possible."""
+    share, extra = divmod(rows, size)
+    return share + (1 if rank < extra else 0)

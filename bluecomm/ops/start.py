@@ -88,7 +88,7 @@ def start(
                     name,
                     dtype,
                     source.shape,
-                    nccl_work(staging, kind, dtype, source, result, parameters),
+                    nccl_work(comm, staging, kind, dtype, source, result, parameters),
                     end,
                     timeout_s,
                 )
@@ -172,7 +172,7 @@ def start_gather(
                 kind,
                 dtype,
                 source,
-                () if parameters is None else parameters.splits,
+                parameters,
                 given,
                 finish_on_device,
                 timeout_s,

@@ -41,6 +41,15 @@ NcclWork::Function parse_nccl_function(std::string_view kind) {
   throw std::invalid_argument("NCCL has no function for " + std::string(kind));
 }
 
+void set_reduction(NcclWork& work, std::string_view dtype, std::string_view op) {
+  const std::optional<int> type = device::nccl_type(parse_dtype(dtype));
+  if (!type) throw std::invalid_argument("NCCL cannot add " + std::string(dtype));
+  work.type = *type;
+  const std::optional<int> reduction = device::nccl_reduction(parse_op(op));
+  if (!reduction) throw std::invalid_argument("NCCL has no " + std::string(op));
+  work.reduction = *reduction;
+}
+
 std::shared_ptr<NcclCall> make_call(NcclQueue& self, const NcclGroup& group,
                                     std::string_view kind, std::uint64_t source,
                                     std::uint64_t destination, std::size_t count,
@@ -51,13 +60,26 @@ std::shared_ptr<NcclCall> make_call(NcclQueue& self, const NcclGroup& group,
   work.from = source;
   work.to = destination;
   work.count = count;
-  const std::optional<int> type = device::nccl_type(parse_dtype(dtype));
-  if (!type) throw std::invalid_argument("NCCL cannot add " + std::string(dtype));
-  work.type = *type;
-  const std::optional<int> reduction = device::nccl_reduction(parse_op(op));
-  if (!reduction) throw std::invalid_argument("NCCL has no " + std::string(op));
-  work.reduction = *reduction;
+  set_reduction(work, dtype, op);
   work.root = root;
+  const ReleaseGil unlocked;
+  return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
+                        NcclCall::Limit(limit_s));
+}
+
+// Root, address of the input and of the result, and number of elements.
+using PyReduction = std::tuple<int, std::uint64_t, std::uint64_t, std::size_t>;
+
+std::shared_ptr<NcclCall> make_reduction(NcclQueue& self, const NcclGroup& group,
+                                         const std::vector<PyReduction>& reductions,
+                                         std::string_view dtype, std::string_view op,
+                                         std::uintptr_t stream, double limit_s) {
+  NcclWork work;
+  work.function = NcclWork::Function::kReduce;
+  for (const auto& [root, from, to, count] : reductions) {
+    work.reductions.push_back({root, from, to, count});
+  }
+  set_reduction(work, dtype, op);
   const ReleaseGil unlocked;
   return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
                         NcclCall::Limit(limit_s));
@@ -133,6 +155,8 @@ void register_nccl(py::module_& module) {
       .def("make_call", &make_call, py::kw_only(), arg("group"), arg("kind"),
            arg("source"), arg("destination"), arg("count"), arg("dtype"), arg("op"),
            arg("root"), arg("stream"), arg("limit_s"))
+      .def("make_reduction", &make_reduction, py::kw_only(), arg("group"),
+           arg("reductions"), arg("dtype"), arg("op"), arg("stream"), arg("limit_s"))
       .def("make_exchange", &make_exchange, py::kw_only(), arg("group"), arg("sends"),
            arg("receives"), arg("stream"), arg("limit_s"))
       .def("enter", &NcclQueue::enter, arg("draft"), arg("group"),

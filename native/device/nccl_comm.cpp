@@ -82,10 +82,29 @@ void NcclComm::start(const NcclWork& work, CudaStream stream) {
                                           work.reduction, comm_, stream),
                       "ncclReduceScatter", comm_);
       return;
+    case NcclWork::Function::kReduce:
+      reduce(work, stream);
+      return;
     case NcclWork::Function::kExchange:
       exchange(work, stream);
       return;
   }
+}
+
+// Starts all reductions in one group, so that they run at once.
+void NcclComm::reduce(const NcclWork& work, CudaStream stream) {
+  const NcclFunctions& nccl = library_->call();
+  library_->check(nccl.group_start(), "ncclGroupStart", comm_);
+  int reduced = kNcclSuccess;
+  for (const NcclReduction& one : work.reductions) {
+    if (reduced != kNcclSuccess) break;
+    reduced = nccl.reduce(reinterpret_cast<const void*>(one.from),
+                          reinterpret_cast<void*>(one.to), one.count, work.type,
+                          work.reduction, one.root, comm_, stream);
+  }
+  const int ended = nccl.group_end();  // also after a failure
+  library_->check(reduced, "ncclReduce", comm_);
+  library_->check(ended, "ncclGroupEnd", comm_);
 }
 
 // Starts all messages in one group, because sends and receives outside of a group wait

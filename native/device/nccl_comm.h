@@ -17,6 +17,14 @@ struct NcclMessage {
   std::size_t nbytes = 0;
 };
 
+// A reduction to one rank.
+struct NcclReduction {
+  int root = 0;
+  DeviceAddress from = 0;
+  DeviceAddress to = 0;  // used by the root only
+  std::size_t count = 0;
+};
+
 // One operation of NCCL: its memory on the device, and what NCCL does with it.
 struct NcclWork {
   enum class Function : std::uint8_t {
@@ -24,6 +32,7 @@ struct NcclWork {
     kBroadcast,
     kAllGather,
     kReduceScatter,
+    kReduce,    // all reductions at once
     kExchange,  // all messages at once
   };
 
@@ -34,7 +43,8 @@ struct NcclWork {
   int type = 0;           // NCCL's value
   int reduction = 0;      // NCCL's value
   int root = 0;           // kBroadcast
-  std::vector<NcclMessage> sends;  // kExchange, as the next one
+  std::vector<NcclReduction> reductions;  // kReduce
+  std::vector<NcclMessage> sends;         // kExchange, as the next one
   std::vector<NcclMessage> receives;
 };
 
@@ -79,6 +89,7 @@ class NcclComm {
   void abort() noexcept;
 
  private:
+  void reduce(const NcclWork& work, CudaStream stream);
   void exchange(const NcclWork& work, CudaStream stream);
 
   const std::shared_ptr<const NcclLibrary> library_;

@@ -44,6 +44,7 @@ NcclFunctions bind_all_of_nccl(void* library) {
   bind_nccl(library, "ncclCommDestroy", all.destroy);
   bind_nccl(library, "ncclCommAbort", all.abort);
   bind_nccl(library, "ncclAllReduce", all.all_reduce);
+  bind_nccl(library, "ncclReduce", all.reduce);
   bind_nccl(library, "ncclBroadcast", all.broadcast);
   bind_nccl(library, "ncclAllGather", all.all_gather);
   bind_nccl(library, "ncclReduceScatter", all.reduce_scatter);

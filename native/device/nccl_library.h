@@ -59,6 +59,8 @@ struct NcclFunctions {
   int (*abort)(NcclHandle comm);
   int (*all_reduce)(const void* from, void* to, std::size_t count, int type,
                     int reduction, NcclHandle comm, CudaStream stream);
+  int (*reduce)(const void* from, void* to, std::size_t count, int type, int reduction,
+                int root, NcclHandle comm, CudaStream stream);
   int (*broadcast)(const void* from, void* to, std::size_t count, int type, int root,
                    NcclHandle comm, CudaStream stream);
   int (*all_gather)(const void* from, void* to, std::size_t count, int type,

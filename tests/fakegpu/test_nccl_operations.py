@@ -71,9 +71,38 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
         lambda y: bf.alltoall(y, [bf.rank(), 4 - bf.rank(), 2])[0], x
     ),
     "gradient of reducescatter": lambda x: gradient_of(bf.reducescatter, x),
-    # NCCL does not serve these, which go through the host.
     "uneven rows": lambda x: bf.reducescatter(x[:5], op=bf.Sum),
+    "fewer rows than ranks": lambda x: bf.reducescatter(
+        x[:1], prescale_factor=0.5, postscale_factor=4.0
+    ),
+    "splits": lambda x: bf.reducescatter(x.int(), op=bf.Max, splits=[4, 0, 2]),
+    "gradient of splits": lambda x: gradient_of(
+        lambda y: bf.reducescatter(y, splits=[1, 3, 2]), x
+    ),
+    "reduce": lambda x: bf.reduce(x, 1, op=bf.Sum),
+    "reduce, out": lambda x: bf.reduce(
+        x, 2, postscale_factor=2.0, out=torch.zeros(6, 5) if bf.rank() == 2 else None
+    ),
+    "gradient of reduce": lambda x: gradient_of(lambda y: bf.reduce(y, 1), x),
+    "gather": lambda x: bf.gather(x, 1),
+    "gather, uneven": lambda x: bf.gather(x[: 2 * bf.rank()].bool(), 2),
+    "gather, list": lambda x: bf.gather(
+        x[: bf.rank() + 1],
+        0,
+        out=[torch.zeros(i + 1, 5) for i in range(RANKS)] if bf.rank() == 0 else None,
+    ),
+    "gradient of gather": lambda x: gradient_of(
+        lambda y: bf.gather(y, 1), x[: bf.rank() + 1]
+    ),
     "neighbor_allgather": lambda x: bf.neighbor_allgather(x),
+    "neighbor_allgather, uneven": lambda x: bf.neighbor_allgather(x[: 2 * bf.rank()]),
+    "neighbor_allgather, dynamic": lambda x: gather_around(x[: bf.rank() + 1].byte()),
+    "gradient of neighbor_allgather": lambda x: gradient_of(
+        bf.neighbor_allgather, x[: bf.rank() + 1]
+    ),
+    "gradient of gathering around": lambda x: gradient_of(gather_around, x),
+    "second gradient": lambda x: second_gradient_of(bf.neighbor_allgather, x),
+    # NCCL does not serve these, which go through the host.
     "no elements": lambda x: bf.allreduce(x[:0]),
 }
 
@@ -130,6 +159,25 @@ def send_around(x):
     return bf.neighbor_allreduce(
         x, self_weight=0.5, src_weights={right: 0.25}, dst_weights={left: 2.0}
     )
+
+
+def gather_around(x):
+    """Gather from one rank, and send to another one, except from the last to rank 0."""
+    rank = bf.rank()
+    return bf.neighbor_allgather(
+        x,
+        src_ranks=[rank - 1] if rank > 0 else [],
+        dst_ranks=[rank + 1] if rank < RANKS - 1 else [],
+    )
+
+
+def second_gradient_of(operation, x):
+    """Return the gradient of the squared gradient of the squared results."""
+    x = x.clone().requires_grad_()
+    squares = (operation(x) ** 2).sum()
+    (gradient,) = torch.autograd.grad(squares, x, create_graph=True)
+    (gradient**2).sum().backward()
+    return x.grad
 
 
 def gradient_of(operation, x):
@@ -247,8 +295,8 @@ def test_operations_go_through_nccl():
         RANKS, run_and_name_kinds, inputs(), environment=NCCL
     ):
         assert kinds == [
-            *("allgather", "allreduce", "alltoall", "broadcast"),
-            *("neighbor_allreduce", "reducescatter"),
+            *("allgather", "allreduce", "alltoall", "broadcast", "gather"),
+            *("neighbor_allgather", "neighbor_allreduce", "reduce", "reducescatter"),
         ]
 
 
