@@ -122,6 +122,51 @@ def test_scalers_and_ranks_without_data_work_as_on_the_host():
     check(found, expected)
 
 
+def train_models(batches: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+    """Return the parameters after trainings of other models, or of some ranks."""
+    rank = bf.rank()
+    found = {
+        str(dtype): step_twice(make_model().to(dtype), batches[0].to(dtype))
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    }
+    # Rank 1 leaves out a layer, and no rank has the gradient of the third one.
+    layers = nn.ModuleList([nn.Linear(16, 4) for _ in range(3)])
+    used = layers[:1] if rank == 1 else layers[:2]
+    found["left out"] = step_twice(
+        layers, batches[0], lambda x: sum(f(x) for f in used)
+    )
+    some = bf.ProcessSet([0, 2])
+    if rank in some.ranks:
+        found["set"] = step_twice(make_model(), batches[0], process_set=some)
+    return found
+
+
+def step_twice(
+    model: nn.Module,
+    x: torch.Tensor,
+    forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    **options: Any,
+) -> list[torch.Tensor]:
+    """Return the parameters after two steps, and whether there are gradients."""
+    place(model)
+    forward = forward or model
+    optimizer = distribute(model, {**SMALL, **options})
+    for _ in range(2):
+        optimizer.zero_grad()
+        (forward(x).sum() * (bf.rank() + 1)).backward()
+        optimizer.step()
+    flags = [torch.tensor(one.grad is None) for one in model.parameters()]
+    return [*(one.detach().clone() for one in model.parameters()), *flags]
+
+
+def test_other_models_and_process_sets_train_as_on_the_host():
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_models, batches)
+    found = run_ranks_on_gpus(RANKS, train_models, batches, environment=NCCL)
+    for mine, others in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, others)
+
+
 def train_apart(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     """Train a model of which one layer is on the host, and one on the device."""
     x = torch.tensor(numbers, device="cpu") * (1 + bf.rank())
