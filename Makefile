@@ -2,7 +2,7 @@
 #
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
-#   make test-gpu what needs a GPU; not part of make test
+#   make test-gpu what needs a GPU, with the packages of PYTHON; not part of make test
 #   make fakegpu  all tests over a GPU that is not there, with SEEDS seeds each
 #   make check    lint, types, commits, C++ warnings     make lint, make format
 #   make bench    speed of the operations on this machine
@@ -291,10 +291,15 @@ test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults; faults=$$?; \
 	    nice $(BIN)/pytest tests/launchers tests/slurm tests/mpi && exit $$faults
 
-# On a machine with a GPU, with a torch that has CUDA in VENV.
-test-gpu: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest -m gpu -o faulthandler_timeout=2000 tests/gpu
-	$(BIN)/python -m tests.gpu.speed
+# On a machine with a GPU. Uses the packages that PYTHON has, and installs none. Without
+# pybind11 or a compiler there, the libraries must have been compiled before.
+GPU_PARTS ?=
+GPU_OUTPUT ?= build/gpu.jsonl
+test-gpu:
+	@if $(PYTHON) -c "import pybind11, setuptools" && command -v $(CXX); then \
+	    BUILD_BLUECOMM_JOBS=$(JOBS) $(PYTHON) setup.py -q build_ext --inplace; \
+	else $(PYTHON) -c "import bluecomm._native"; fi
+	$(PYTHON) -m tests.gpu $(GPU_PARTS) --output $(GPU_OUTPUT)
 
 # Each fault with each algorithm, over shm, over tcp, and on two hosts: each on its own, or
 # SURVIVE_TOGETHER of them in each job.

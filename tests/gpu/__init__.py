@@ -1,1 +1,1 @@
-"""Tests that need a GPU, run by ``make test-gpu``."""
+"""Checks that need a GPU, run by ``make test-gpu``."""

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 # Long, because the ranks take turns on the GPU: a step of NCCL takes two time slices.
-LIMIT_S = 900
+LIMIT_S = 140
 
-_COMMON = {
-    "WORLD_SIZE": "2",
+# Variables of NCCL for ranks that share a GPU.
+NCCL_ON_ONE_GPU = {
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
     "NCCL_MNNVL_ENABLE": "0",
@@ -63,7 +63,8 @@ def run_pair(
         for rank in range(2):
             environment = {
                 **os.environ,
-                **_COMMON,
+                "WORLD_SIZE": "2",
+                **NCCL_ON_ONE_GPU,
                 **({"NCCL_NET": "Socket"} if network == "socket" else {}),
                 **(variables or {}),
                 "RANK": str(rank),

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 # No event of a correct program takes this long.
 DEADLINE_S = 240.0
 # Nor does a job, which is many events: each process imports torch, and some train for a
@@ -45,7 +43,7 @@ def wait_until(
     while not done():
         if time.monotonic() - start > limit_s:
             text = what if isinstance(what, str) else what()
-            pytest.fail(f"{text} after {limit_s:g} s")
+            raise AssertionError(f"{text} after {limit_s:g} s")
         time.sleep(look_s)
     return time.monotonic() - start
 

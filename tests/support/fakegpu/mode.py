@@ -36,7 +36,8 @@ _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_stride
 # Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
 # makes buckets.
 _ABOVE_REDUCER = ("torch/nn/parallel/distributed.py", "torch/autograd/graph.py")
-_FACTORIES = {
+# Functions that make tensors on the default device.
+FACTORIES = {
     *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
     *(
         torch.rand,
@@ -173,9 +174,9 @@ class _ProgramCalls(TorchFunctionMode):
         result = function(*args, **kwargs)
         if (
             self._makes_tensors
-            and function in _FACTORIES
+            and function in FACTORIES
             and "device" not in kwargs
-            and _is_called_by_tests()
+            and is_called_by_tests()
         ):
             wants_grad = result.requires_grad
             return self._memory.upload(result).requires_grad_(wants_grad)
@@ -238,7 +239,7 @@ def _is_called_by_reducer() -> bool:
     return sys._getframe(2).f_code.co_filename.endswith(_ABOVE_REDUCER)
 
 
-def _is_called_by_tests() -> bool:
+def is_called_by_tests() -> bool:
     """Return whether a test, and not this folder, calls the factory or module."""
     frame: FrameType | None = sys._getframe(2)  # the caller of __torch_function__
     while frame is not None and "/torch/" in frame.f_code.co_filename:

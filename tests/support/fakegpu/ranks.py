@@ -135,10 +135,12 @@ def place(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def this_memory() -> DeviceMemory | None:
-    """Return the memory of this rank's device; ``None`` if the test has no devices."""
-    current = runtime.current_runtime()
-    return current.memory if isinstance(current, FakeRuntime) else None
+def this_memory() -> Any:
+    """Return the memory of this rank's device; ``None`` if the test has no devices.
+
+    It is a ``DeviceMemory``, or on a GPU a ``tests.gpu.memory.CudaMemory``.
+    """
+    return getattr(runtime.current_runtime(), "memory", None)
 
 
 def _to_host(memory: DeviceMemory) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -73,6 +73,16 @@ class DeviceMemory:
         finally:
             self.current_stream = before
 
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Let another stream, the current one of the block, capture a CUDA graph."""
+        with self.on_stream(self.new_stream()):
+            self._cuda.fakegpu_set_capturing(self.stream, True)
+            try:
+                yield
+            finally:
+                self._cuda.fakegpu_set_capturing(self.stream, False)
+
     def new_stream(self) -> int:
         """Return a stream that does not wait for the default stream."""
         call("cuCtxSetCurrent", self._context)

@@ -105,7 +105,8 @@ def train_scaled(
         model = place(make_model())
         bf.broadcast_parameters(model)
         optimizer = distribute(model, options)
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        device = model.first.weight.device.type
+        scaler = torch.amp.GradScaler(device, init_scale=4.0)
         for number in range(STEPS):
             images, labels = batches[2 * (STEPS * bf.rank() + number) :][:2]
             optimizer.zero_grad()

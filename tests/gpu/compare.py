@@ -1,0 +1,50 @@
+"""Compares what bodies of tests give with devices and on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from tests.gpu.job import Job
+from tests.support.ranks import run_ranks
+
+
+def compare_bodies(
+    job: Job,
+    ranks: int,
+    bodies: Iterable[Callable[..., Any]],
+    *args: Any,
+    environment: Mapping[str, str],
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> str:
+    """Run each body on ranks with devices and on the host, and return their names.
+
+    All bodies run, also after a failure.
+
+    Args:
+        job: The devices.
+        ranks: Number of ranks.
+        bodies: Bodies of ranks.
+        *args: Their arguments.
+        environment: Variables of the ranks that have devices.
+        rtol: Relative tolerance of results. GPUs and NCCL may add in another order.
+        atol: Absolute tolerance.
+
+    Raises:
+        AssertionError: Some bodies failed, or their results differ; has all texts.
+    """
+    names, errors = [], []
+    for body in bodies:
+        names.append(body.__name__)
+        expected = run_ranks(ranks, body, *args)
+        try:
+            found = job.run_ranks(ranks, body, *args, environment=environment)
+            torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+        except AssertionError as error:
+            errors.append(f"{body.__name__}: {error}")
+    if errors:
+        raise AssertionError("\n".join(errors))
+    return f"equal to the results on the host: {', '.join(names)}"

@@ -1,0 +1,11 @@
+"""The parts of ``make test-gpu`` in the order of their use, and their checks."""
+
+from __future__ import annotations
+
+from tests.gpu import core, plugin
+from tests.gpu.job import Check
+
+PARTS: dict[str, dict[str, Check]] = {
+    "core": core.CHECKS,
+    "plugin": plugin.CHECKS,
+}
