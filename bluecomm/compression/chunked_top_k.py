@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels, is_on_gpu
 from bluecomm.compression.kernels.chunked_top_k import CHUNK, packed_nbytes
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import chunked_top_k_cuda
-
-    return chunked_top_k_cuda
 
 
 class ChunkedTopK(Codec):
@@ -61,7 +53,7 @@ class ChunkedTopK(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import chunked_top_k_cpu
 
-        self._kernels = ChunkKernels(chunked_top_k_cpu, _load_cuda)
+        self._kernels = ChunkKernels(chunked_top_k_cpu)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes for the values that are kept, and positions."""
@@ -71,6 +63,10 @@ class ChunkedTopK(Codec):
 
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
+        return bool(self.start_encode(values, into))
+
+    def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode values; see ``Codec.start_encode``. It waits for no GPU."""
         self._check("encode", values, into)
         count = values.numel()
         source = values.detach().float()
@@ -78,7 +74,7 @@ class ChunkedTopK(Codec):
         picked = source.new_empty(whole * self.k + last)
         nbytes = self._values_nbytes(count, values.dtype)
         chunks = -(-count // CHUNK)
-        finite = self._kernels.check(
+        finite = self._kernels.start_check(
             "encode", chunks, source, picked, into[nbytes:], self.k
         )
         self._store(picked, values.dtype, into[:nbytes])
@@ -97,7 +93,7 @@ class ChunkedTopK(Codec):
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
     ) -> None:
         """Add to the values that have been sent only; see ``Codec.add``."""
-        if into.dtype != torch.float32 or into.is_cuda:
+        if into.dtype != torch.float32 or is_on_gpu(into):
             # A GPU would round a product and its sum once, unlike the kernel for CPUs.
             super().add(encoded, into, alpha)
             return
@@ -108,7 +104,7 @@ class ChunkedTopK(Codec):
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
     ) -> None:
         """Add to each chunk what all codes have sent of it; see ``Codec.add_mean``."""
-        if into.dtype != torch.float32 or into.is_cuda:
+        if into.dtype != torch.float32 or is_on_gpu(into):
             super().add_mean(encoded, into, alpha)
             return
         for one in encoded:

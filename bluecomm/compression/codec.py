@@ -70,6 +70,23 @@ class Codec(abc.ABC):
                 that the codec or the other tensor does not have.
         """
 
+    def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode values, and do not wait for a GPU if the codec can do without.
+
+        Args:
+            values: As for ``encode``.
+            into: As for ``encode``.
+
+        Returns:
+            What ``encode`` returns, on the device of the values; shape ``()``,
+            ``torch.bool``.
+
+        Raises:
+            TypeError: As ``encode`` does.
+            ValueError: As ``encode`` does.
+        """
+        return values.new_full((), self.encode(values, into), dtype=torch.bool)
+
     @abc.abstractmethod
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode what ``encode`` has written.
@@ -128,7 +145,7 @@ class Codec(abc.ABC):
         total = torch.zeros_like(into)
         for one in encoded:
             self.add(one, total)
-        into.detach().add_(total.div_(len(encoded)).mul_(alpha))
+        into.detach().add_(_divided(total, len(encoded)).mul_(alpha))
 
     def encode_pieces(
         self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
@@ -142,9 +159,15 @@ class Codec(abc.ABC):
             into: Where the bytes go.
             layout: The pieces.
         """
-        well = True
+        return bool(self.start_encode_pieces(values, into, layout))
+
+    def start_encode_pieces(
+        self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> torch.Tensor:
+        """Encode pieces as ``start_encode`` does, and return what it returns."""
+        well = values.new_ones((), dtype=torch.bool)
         for piece, code in self._pieces(values, into, layout):
-            well &= self.encode(piece, code)
+            well &= self.start_encode(piece, code)
         return well
 
     def decode_pieces(
@@ -177,7 +200,7 @@ class Codec(abc.ABC):
         Returns:
             What ``encode`` returns.
         """
-        total = torch.empty(count, dtype=torch.float32, device=encoded.device)
+        total = encoded.new_empty(count, dtype=torch.float32)
         nbytes = self.encoded_nbytes(count, torch.float32)
         for number, message in enumerate(encoded.view(-1, layout.stride)):
             code = message[layout.offset : layout.offset + nbytes]
@@ -186,7 +209,7 @@ class Codec(abc.ABC):
             else:
                 self.decode(code, total)
         if divisor != 1:
-            total /= divisor
+            _divided(total, divisor)
         return self.encode(total, into)
 
     def _pieces(
@@ -241,3 +264,9 @@ class Codec(abc.ABC):
                 f"{self.name}.{operation} expects values and bytes on one device, got "
                 f"{values.device} and {data.device}; move one of them with to()"
             )
+
+
+def _divided(total: torch.Tensor, divisor: int) -> torch.Tensor:
+    """Divide a tensor in place, with the same bits on all devices; return it."""
+    # On a GPU torch multiplies by the reciprocal of a number.
+    return total.div_(total.new_full((), divisor))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from bluecomm.compression.codec import Codec
@@ -11,12 +9,6 @@ from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 
 # Biased exponents of float32: those of the largest power of two of each type.
 _HIGHEST = {torch.float32: 254, torch.bfloat16: 254, torch.float16: 142}
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import e3m0_cuda
-
-    return e3m0_cuda
 
 
 class E3M0(Codec):
@@ -63,7 +55,7 @@ class E3M0(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import e3m0_cpu
 
-        self._kernels = ChunkKernels(e3m0_cpu, _load_cuda)
+        self._kernels = ChunkKernels(e3m0_cpu)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes: a half for each value, one for each chunk."""
@@ -71,12 +63,16 @@ class E3M0(Codec):
 
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
+        return bool(self.start_encode(values, into))
+
+    def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode values; see ``Codec.start_encode``. It waits for no GPU."""
         self._check("encode", values, into)
         source = values.detach().float()
         chunks = self._chunks(values.numel())
         tops, codes = into[:chunks], into[chunks:]
         highest = _HIGHEST[values.dtype]
-        return self._kernels.check(
+        return self._kernels.start_check(
             "encode", chunks, source, tops, codes, self.chunk, highest
         )
 

@@ -7,6 +7,7 @@ import math
 import torch
 
 from bluecomm.compression.codec import Codec
+from bluecomm.compression.kernels.chunk_kernels import is_on_gpu
 
 # Values per pass on a CPU. Their halves are still in the cache when they are checked
 # and copied.
@@ -76,4 +77,4 @@ class HalfCast(Codec):
 
 def _block_of(values: torch.Tensor) -> int:
     """Return the number of values per pass: all on a GPU, which has no such cache."""
-    return max(1, values.numel()) if values.is_cuda else _BLOCK
+    return max(1, values.numel()) if is_on_gpu(values) else _BLOCK

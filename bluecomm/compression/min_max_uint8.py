@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import torch
 
 from bluecomm.compression.codec import Codec, Pieces
-from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels, is_on_gpu
 from bluecomm.compression.kernels.layout import stride_of
 
 # 256 KiB of float32: the second pass over a chunk finds it in the cache.
 _CHUNK = 1 << 16
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import min_max_cuda
-
-    return min_max_cuda
 
 
 class MinMaxUInt8(Codec):
@@ -64,7 +57,7 @@ class MinMaxUInt8(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import min_max_cpu
 
-        self._kernels = ChunkKernels(min_max_cpu, _load_cuda)
+        self._kernels = ChunkKernels(min_max_cpu)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes that ``count`` values need: 1 each, and heads."""
@@ -73,17 +66,20 @@ class MinMaxUInt8(Codec):
 
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
+        return bool(self.start_encode(values, into))
+
+    def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode values; see ``Codec.start_encode``. It waits for no GPU."""
         self._check("encode", values, into)
         chunks = -(-values.numel() // self.chunk)
         source = values.detach().float()
-        ranges = torch.empty(chunks, 2, dtype=torch.float32, device=values.device)
-        finite = self._kernels.check(
+        ranges = values.new_empty((chunks, 2), dtype=torch.float32)
+        finite = self._kernels.start_check(
             "encode", chunks, source, into, ranges.view(-1), self.chunk
         )
         heads = ranges.to(values.dtype)
-        if not finite:
-            # The bits of a NaN would depend on the device.
-            heads.masked_fill_(heads.isnan(), math.nan)
+        # The bits of a NaN would depend on the device.
+        heads.masked_fill_(heads.isnan(), math.nan)
         self._heads(into, chunks, values.dtype).copy_(heads.view(torch.uint8))
         return finite
 
@@ -100,7 +96,7 @@ class MinMaxUInt8(Codec):
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
     ) -> None:
         """Add decoded values to others; see ``Codec.add``."""
-        if into.dtype != torch.float32 or into.is_cuda:
+        if into.dtype != torch.float32 or is_on_gpu(into):
             # A GPU would round a product and its sum once, unlike the kernel for CPUs.
             super().add(encoded, into, alpha)
             return
@@ -148,7 +144,7 @@ class MinMaxUInt8(Codec):
         layout: Pieces,
     ) -> bool:
         """Add codes and encode the result in one call; see ``Codec.combine``."""
-        if encoded.is_cuda:
+        if is_on_gpu(encoded):
             return super().combine(encoded, count, divisor, into, layout)
         rows = encoded.numel() // layout.stride
         return self._kernels.check(
@@ -169,7 +165,7 @@ class MinMaxUInt8(Codec):
         # A call shares pieces out among threads, and not their chunks.
         pieces = -(-values.numel() // layout.share)
         is_shared = layout.share <= self.chunk or torch.get_num_threads() <= pieces
-        return is_shared and not values.is_cuda and values.dtype == torch.float32
+        return is_shared and not is_on_gpu(values) and values.dtype == torch.float32
 
     def _run(
         self,

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from bluecomm.compression.chunked_top_k import ChunkedTopK
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 from bluecomm.compression.kernels.quantized_top_k import LEVELS, PER_BYTE
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import quantized_top_k_cuda
-
-    return quantized_top_k_cuda
 
 
 class QuantizedTopK(ChunkedTopK):
@@ -54,7 +46,7 @@ class QuantizedTopK(ChunkedTopK):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import quantized_top_k_cpu
 
-        self._rounding = ChunkKernels(quantized_top_k_cpu, _load_cuda)
+        self._rounding = ChunkKernels(quantized_top_k_cpu)
 
     def _values_nbytes(self, count: int, dtype: torch.dtype) -> int:
         whole, last = self._shares(count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from types import ModuleType
 
 import torch
 
@@ -14,12 +13,6 @@ from bluecomm.compression.kernels.random_k import PART
 
 # Seeds and numbers of rounds have 64 bits.
 _LIMIT = 1 << 64
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import random_k_cuda
-
-    return random_k_cuda
 
 
 class RandomK(Codec):
@@ -81,7 +74,7 @@ class RandomK(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import random_k_cpu
 
-        self._kernels = ChunkKernels(random_k_cpu, _load_cuda)
+        self._kernels = ChunkKernels(random_k_cpu)
 
     def at_round(self, number: int) -> RandomK:
         """Return the codec of another round, with the same ``k`` and seed."""

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from bluecomm.compression.codec import Codec
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import scaled_sign_cuda
-
-    return scaled_sign_cuda
 
 
 class ScaledSign(Codec):
@@ -61,7 +53,7 @@ class ScaledSign(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import scaled_sign_cpu
 
-        self._kernels = ChunkKernels(scaled_sign_cpu, _load_cuda)
+        self._kernels = ChunkKernels(scaled_sign_cpu)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes of the scales and of a bit for each value."""
@@ -69,12 +61,16 @@ class ScaledSign(Codec):
 
     def encode(self, values: torch.Tensor, into: torch.Tensor) -> bool:
         """Encode values; see ``Codec.encode``."""
+        return bool(self.start_encode(values, into))
+
+    def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode values; see ``Codec.start_encode``. It waits for no GPU."""
         self._check("encode", values, into)
         source = values.detach().float()
         chunks = self._chunks(values.numel())
-        scales = torch.empty(chunks, dtype=torch.float32, device=values.device)
+        scales = values.new_empty(chunks, dtype=torch.float32)
         signs = into[4 * chunks :]
-        finite = self._kernels.check(
+        finite = self._kernels.start_check(
             "encode", chunks, source, scales, signs, self.chunk
         )
         into[: 4 * chunks].copy_(scales.view(torch.uint8))

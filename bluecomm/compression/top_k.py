@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.compression.kernels.chunk_kernels import ChunkKernels, is_on_gpu
 from bluecomm.compression.kernels.top_k import INFINITY, LOWER, UPPER
 
 # Positions have 32 bits.
@@ -17,12 +16,6 @@ _MAX_COUNT = 1 << 32
 _PART = 1 << 18
 # Number of parts on a GPU, at most. The tables of a part take 768 KiB.
 _GPU_PARTS = 64
-
-
-def _load_cuda() -> ModuleType:
-    from bluecomm.compression.kernels import top_k_cuda
-
-    return top_k_cuda
 
 
 class TopK(Codec):
@@ -61,7 +54,7 @@ class TopK(Codec):
         # Numba takes half a second to load, which programs without codecs need not pay.
         from bluecomm.compression.kernels import top_k_cpu
 
-        self._kernels = ChunkKernels(top_k_cpu, _load_cuda)
+        self._kernels = ChunkKernels(top_k_cpu)
 
     def encoded_nbytes(self, count: int, dtype: torch.dtype) -> int:
         """Return the number of bytes of ``k`` values and positions.
@@ -118,7 +111,7 @@ class TopK(Codec):
     ) -> bool:
         """Find the largest values in three passes; return whether all are finite."""
         count, kernels = values.numel(), self._kernels
-        most = _GPU_PARTS if values.is_cuda else torch.get_num_threads()
+        most = _GPU_PARTS if is_on_gpu(values) else torch.get_num_threads()
         parts = min(most, -(-count // _PART))
         ends = torch.tensor(
             [count * part // parts for part in range(parts + 1)], device=values.device

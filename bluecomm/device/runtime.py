@@ -6,6 +6,7 @@ Tests replace the runtime by one whose devices are imitations; see ``use``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -35,6 +36,28 @@ class DeviceRuntime(Protocol):
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 
+    def why_no_kernels(self) -> str | None:
+        """Return why kernels of Numba cannot run, or ``None`` if they can."""
+
+    def launch(
+        self,
+        module: str,
+        kernel: str,
+        blocks: int,
+        arguments: tuple[torch.Tensor | float, ...],
+    ) -> None:
+        """Start a kernel of Numba on the current stream; do not wait for its end.
+
+        Args:
+            module: Name of the kernel's module.
+            kernel: Its name.
+            blocks: Number of blocks of threads.
+            arguments: Its arguments. All tensors are on one device.
+
+        Raises:
+            RuntimeError: Numba cannot use the GPU.
+        """
+
 
 class TorchRuntime(DeviceRuntime):
     """The devices of torch."""
@@ -60,6 +83,32 @@ class TorchRuntime(DeviceRuntime):
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         return torch.futures.Future(devices=[torch.device("cuda", index)])
+
+    def why_no_kernels(self) -> str | None:
+        try:
+            from bluecomm.device.cuda_launch import why_not
+        except ImportError as error:
+            return f"numba.cuda cannot be imported ({error})"
+        return why_not()
+
+    def launch(
+        self,
+        module: str,
+        kernel: str,
+        blocks: int,
+        arguments: tuple[torch.Tensor | float, ...],
+    ) -> None:
+        try:
+            # Numba takes half a second to load, which programs without codecs save.
+            from bluecomm.device.cuda_launch import launch
+
+            found = getattr(importlib.import_module(module), kernel)
+        except ImportError as error:
+            raise RuntimeError(
+                "codecs need numba.cuda for CUDA tensors, and it cannot be imported "
+                f"({error}); install numba-cuda, or call cpu() first"
+            ) from error
+        launch(found, blocks, arguments)
 
 
 _current: DeviceRuntime = TorchRuntime()

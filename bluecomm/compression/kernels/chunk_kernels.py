@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 import torch
 
 from bluecomm.compression.kernels.threads import share_out
+from bluecomm.device.runtime import current_runtime
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is on a CUDA device."""
+    return current_runtime().index_of(tensor) is not None
 
 
 class ChunkKernels:
@@ -20,16 +25,15 @@ class ChunkKernels:
     * A kernel for GPUs works on the chunk of its block. If ``check`` runs it, it takes
       an array with a 1 for each chunk, and writes a 0 where something is wrong.
 
+    The names of the two modules differ in their ends, ``_cpu`` and ``_cuda``. The
+    second one is imported when a kernel for GPUs runs.
+
     Args:
         cpu: The module with the kernels for CPUs.
-        load_cuda: Imports the module with the kernels for GPUs, if there is one.
     """
 
-    def __init__(
-        self, cpu: ModuleType, load_cuda: Callable[[], ModuleType] | None = None
-    ) -> None:
+    def __init__(self, cpu: ModuleType) -> None:
         self._cpu = cpu
-        self._load_cuda = load_cuda
 
     def run(self, name: str, chunks: int, *arguments: torch.Tensor | float) -> None:
         """Run the kernel ``name`` on all chunks; on a GPU, do not wait for its end."""
@@ -40,29 +44,32 @@ class ChunkKernels:
 
     def check(self, name: str, chunks: int, *arguments: torch.Tensor | float) -> bool:
         """Run the kernel ``name`` on all chunks; return whether all is well."""
+        return bool(self.start_check(name, chunks, *arguments))
+
+    def start_check(
+        self, name: str, chunks: int, *arguments: torch.Tensor | float
+    ) -> torch.Tensor:
+        """Do what ``check`` does, but on a GPU do not wait for the end of the kernel.
+
+        Returns:
+            Whether all is well, on the device of the tensors; shape ``()``,
+            ``torch.bool``.
+        """
         if not self._is_for_cuda(arguments):
-            return self._share_out(name, chunks, *arguments)
-        device = next(one.device for one in arguments if isinstance(one, torch.Tensor))
-        well = torch.ones(chunks, dtype=torch.uint8, device=device)
+            return torch.tensor(self._share_out(name, chunks, *arguments))
+        first = next(one for one in arguments if isinstance(one, torch.Tensor))
+        well = first.new_ones(chunks, dtype=torch.uint8)
         self._launch(name, chunks, *arguments, well)
-        return bool(well.all())
+        return well.all().bool()
 
     @staticmethod
     def _is_for_cuda(arguments: tuple[torch.Tensor | float, ...]) -> bool:
-        return any(isinstance(one, torch.Tensor) and one.is_cuda for one in arguments)
+        tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+        return any(map(is_on_gpu, tensors))
 
     def _launch(self, name: str, chunks: int, *arguments: torch.Tensor | float) -> None:
-        assert self._load_cuda, "Codec._check refuses the tensors"
-        try:
-            from bluecomm.compression.kernels.cuda_launch import launch
-
-            kernel = getattr(self._load_cuda(), name)
-        except ImportError as error:
-            raise RuntimeError(
-                "codecs need numba.cuda for CUDA tensors, and it cannot be imported "
-                f"({error}); install numba-cuda, or call cpu() first"
-            ) from error
-        launch(kernel, chunks, arguments)
+        module = f"{self._cpu.__name__.removesuffix('_cpu')}_cuda"
+        current_runtime().launch(module, name, chunks, arguments)
 
     def _share_out(
         self, name: str, chunks: int, *arguments: torch.Tensor | float

@@ -23,8 +23,8 @@ from bluecomm.compression import (
     TopK,
     top_k,
 )
-from bluecomm.compression.kernels import cuda_launch
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
+from bluecomm.device import cuda_launch
 from tests.unit.bluecomm.compression import (
     test_chunked_top_k,
     test_e3m0,

@@ -60,7 +60,7 @@ def as_if_on_a_gpu(monkeypatch):
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_without_numba_cuda_the_error_says_what_to_do(codec, monkeypatch):
     for module in list(sys.modules):
-        if module.startswith("bluecomm.compression.kernels.cuda_launch"):
+        if module == "bluecomm.device.cuda_launch":
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "numba.cuda", None)
     monkeypatch.delattr("numba.cuda", raising=False)
@@ -78,7 +78,8 @@ def test_without_a_gpu_that_numba_can_use_the_error_says_why():
 def test_half_cast_needs_no_kernels():
     assert "cuda" in HalfCast.devices
     assert half_cast._block_of(torch.empty(5)) == half_cast._BLOCK
-    on_a_gpu = SimpleNamespace(is_cuda=True, numel=lambda: 5)
+    device = torch.device("cuda", 0)
+    on_a_gpu = SimpleNamespace(is_cuda=True, device=device, numel=lambda: 5)
     assert half_cast._block_of(on_a_gpu) == 5
 
 

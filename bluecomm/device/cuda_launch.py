@@ -1,4 +1,4 @@
-"""Launches kernels on GPUs: a block of threads for each chunk."""
+"""Launches kernels of ``numba.cuda``: a block of threads for each chunk."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ cuda: Any = importlib.import_module("numba.cuda")
 _THREADS = 256
 
 
+def why_not() -> str | None:
+    """Return why kernels cannot be compiled and run, or ``None`` if they can."""
+    if cuda.is_available():
+        return None
+    return " ".join(str(cuda.cuda_error() or "it finds no libNVVM").split())
+
+
 def launch(
     kernel: Any, chunks: int, arguments: tuple[torch.Tensor | float, ...]
 ) -> None:
@@ -25,11 +32,10 @@ def launch(
     Raises:
         RuntimeError: Numba finds no GPU that it can use.
     """
-    if not cuda.is_available():
-        reason = " ".join(str(cuda.cuda_error()).split())
+    if problem := why_not():
         raise RuntimeError(
             "codecs need numba.cuda for CUDA tensors, and it cannot use the GPU "
-            f"({reason}); install its CUDA toolkit, or call cpu() first"
+            f"({problem}); install its CUDA toolkit, or call cpu() first"
         )
     if not chunks:
         return
