@@ -92,6 +92,12 @@ class Config:
         "rank has NCCL 2.14 or newer, of the same version, and a GPU of its own. It "
         "must be the same on all ranks.",
     )
+    device_codes: Literal["auto", "host"] = _setting(
+        "auto",
+        "Where algorithms make and decode the codes of tensors on CUDA devices: on the "
+        "device if numba.cuda can compile its kernels (auto), or on the host. The "
+        "bytes are the same, so ranks may differ.",
+    )
     mpi_lib: str | None = _setting(
         None,
         "Path or name of the libmpi to use under mpirun or with init(comm=). Default: "

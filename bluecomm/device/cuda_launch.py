@@ -17,9 +17,13 @@ _THREADS = 256
 
 def why_not() -> str | None:
     """Return why kernels cannot be compiled and run, or ``None`` if they can."""
-    if cuda.is_available():
-        return None
-    return " ".join(str(cuda.cuda_error() or "it finds no libNVVM").split())
+    try:
+        if cuda.is_available():
+            return None
+        problem = cuda.cuda_error() or "it finds no libNVVM"
+    except Exception as error:  # of a driver that Numba does not know
+        problem = error
+    return " ".join(str(problem).split())
 
 
 def launch(

@@ -15,6 +15,7 @@ import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.codec import Pieces
+from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.refusal import Operation, is_marked, refuse
 from bluecomm.ops.start import start_gather
@@ -57,6 +58,9 @@ class CodedExchange:
         head_nbytes: Bytes of a head.
         feedback: Adds what codes lose to the values of the next round; for each piece
             that this rank sends, and for the result that it owns. ``None``: it is lost.
+        staging: The device that encodes the values and decodes the results; see
+            ``start_encode``. ``None``: the host does. The sums are always added on the
+            host.
     """
 
     def __init__(
@@ -67,8 +71,10 @@ class CodedExchange:
         codec: Codec,
         head_nbytes: int = 0,
         feedback: ErrorFeedback | None = None,
+        staging: Staging | None = None,
     ) -> None:
         self._comm = comm
+        self._staging = staging
         self._names = f"{name}.pieces", f"{name}.results"
         self._codec = codec
         self._feedback = feedback
@@ -81,6 +87,49 @@ class CodedExchange:
         self._sent = shared_empty(sum(self._lengths), torch.uint8).zero_()
         self._own_codes = shared_empty(self._nbytes[comm.rank], torch.uint8)
         self._has_second_half = False
+        # Results of a round that a device will decode.
+        self._results: torch.Tensor | None = None
+
+    def start_encode(self, values: torch.Tensor) -> HostCopy:
+        """Encode values of the device there, and start to copy the codes to the host.
+
+        Nothing waits for the device. Once the copy has ended, call ``take_codes``.
+
+        Args:
+            values: As for ``encode``.
+
+        Raises:
+            RuntimeError: As in ``Staging.to_host``.
+        """
+        assert self._staging is not None
+        assert self._feedback is None
+        coded = values.new_zeros(sum(self._lengths) + 1, dtype=torch.uint8)
+        layout = Pieces(self._share, self._lengths[0], self._head)
+        well = self._codec.start_encode_pieces(values.float(), coded[:-1], layout)
+        coded[-1:].copy_(well)
+        return self._staging.to_host(coded)
+
+    def take_codes(self, coded: torch.Tensor) -> bool:
+        """Take what ``start_encode`` has copied; return what ``encode`` returns."""
+        self._sent = coded[:-1]
+        return bool(coded[-1])
+
+    def take_results(self, into: torch.Tensor) -> None:
+        """Decode the results of a round on the device, once the round has ended.
+
+        The host does not wait for the device.
+
+        Args:
+            into: Where the values go, on the device; flat, of a floating-point type.
+                Unchanged if the ranks needed no result.
+
+        Raises:
+            RuntimeError: As in ``Staging.to_host``.
+        """
+        assert self._staging is not None
+        codes, self._results = self._results, None
+        if codes is not None:
+            self._decode(self._staging.to_device(codes), into)
 
     def encode(self, values: torch.Tensor) -> bool:
         """Encode the values of a round, once the one before has ended.
@@ -107,7 +156,7 @@ class CodedExchange:
         self,
         head: torch.Tensor,
         divisor: Divisor,
-        into: torch.Tensor,
+        into: torch.Tensor | None,
         form: Form = NONBLOCKING,
         timeout_s: float | None = None,
         meanwhile: Callable[[], object] | None = None,
@@ -119,7 +168,8 @@ class CodedExchange:
             divisor: Returns the divisor of the sum from all ranks' heads. It may be
                 called in another thread.
             into: Where the result goes; flat, of a floating-point type. It may be the
-                tensor of the encoded values.
+                tensor of the encoded values. ``None`` if the device decodes it, by
+                ``take_results``.
             form: How the operation was called.
             timeout_s: Seconds after which a half fails. Default: the configured
                 deadline.
@@ -162,6 +212,7 @@ class CodedExchange:
                 form,
                 name=self._names[1],
                 timeout_s=timeout_s,
+                out=self._memory_of_results(),
             )
             return MappedHandle(second, lambda result: (number, result[0]))
 
@@ -169,7 +220,10 @@ class CodedExchange:
             if result is None:
                 return DoneHandle(0)
             number, codes = result
-            self._decode(codes, into)
+            if into is None:
+                self._results = codes
+            else:
+                self._decode(codes, into)
             return DoneHandle(number)
 
         return ChainedHandle(
@@ -216,10 +270,18 @@ class CodedExchange:
             total /= divisor
         self._encode("result", total, self._own_codes)
 
+    def _memory_of_results(self) -> torch.Tensor | None:
+        """Return memory that copies fast to the device; ``None`` if there is none."""
+        if self._staging is None:
+            return None
+        return self._staging.empty_on_host((sum(self._nbytes),), torch.uint8)
+
     def _decode(self, codes: torch.Tensor, into: torch.Tensor) -> None:
         """Decode the results of all owners."""
         is_float32 = into.dtype == torch.float32
-        decoded = into if is_float32 else torch.empty(into.shape, dtype=torch.float32)
+        decoded = (
+            into if is_float32 else into.new_empty(into.shape, dtype=torch.float32)
+        )
         layout = Pieces(self._share, self._nbytes[0])
         self._codec.decode_pieces(codes, decoded, layout)
         if not is_float32:

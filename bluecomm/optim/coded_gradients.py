@@ -10,7 +10,8 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.device.staging import HostCopy
+from bluecomm.compression.device_codes import encodes_there
+from bluecomm.device.staging import HostCopy, values_on_host
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation, refuse, told
@@ -32,8 +33,9 @@ class CodedGradients:
     whether it has a gradient. Values of all types are converted to float32 before they
     are encoded, and back after the last decoding.
 
-    Gradients on a device are encoded on the host. They are on their way there between
-    ``start`` and ``begin``.
+    Gradients on a device are encoded and decoded there, if the codec's kernels can run,
+    and their codes are on their way to the host between ``start`` and ``begin``.
+    Otherwise the gradients themselves are, and the host encodes and decodes.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -43,6 +45,7 @@ class CodedGradients:
             that this rank sends, and for the result that it owns. ``None``: it is lost.
         comm: Ranks that exchange codes. Default: those of the optimizer.
         counters: Number of counters behind the flat gradients.
+        on_host: Whether gradients of a device are encoded on the host in any case.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class CodedGradients:
         *,
         comm: Communicator | None = None,
         counters: int = 0,
+        on_host: bool = False,
     ) -> None:
         as_dense = context.options.sparse_as_dense
         bucket.lay_out_gradients(counters, sparse=None if as_dense else ())
@@ -63,7 +67,15 @@ class CodedGradients:
         self._gradients = bucket.gradients
         self._paddings = list(_paddings(bucket))
         self._exchange: CodedExchange | None = None
+        self._encodes_there = False
         if self._comm.included and self._comm.size > 1:
+            # Error feedback waits for the device.
+            self._encodes_there = not (on_host or feedback) and encodes_there(
+                codec,
+                self._gradients.staging,
+                self._comm.world.config.device_codes,
+                self._comm.world.config.operation_timeout_s,
+            )
             self._exchange = CodedExchange(
                 self._comm,
                 bucket.name,
@@ -71,9 +83,11 @@ class CodedGradients:
                 codec,
                 1 + len(bucket.slots),
                 feedback,
+                self._gradients.staging if self._encodes_there else None,
             )
         self._handle: Handle[Any] | None = None
-        # Gradients of a device on their way to the host, and the head of their message.
+        # Gradients of a device, or their codes, on their way to the host, and the head
+        # of their message.
         self._coming: tuple[HostCopy, int, torch.Tensor] | None = None
         # The gradients once they are on the host, and later the result.
         self._on_host: torch.Tensor | None = None
@@ -85,7 +99,8 @@ class CodedGradients:
         """Encode the flat gradients and start an exchange, which goes on by itself.
 
         The flat values belong to the exchange until ``finish``. If they are on a
-        device, this only copies them to the host; ``begin`` does the rest.
+        device, this only copies them or their codes to the host, without waiting for
+        the device; ``begin`` does the rest.
 
         Args:
             is_active: Whether this rank has data.
@@ -94,6 +109,11 @@ class CodedGradients:
         states = gradients.flags + gradients.sparse_flags
         if gradients.staging is None:
             self._handle = self._start(int(is_active), states)
+        elif self._encodes_there:
+            assert self._exchange is not None
+            gradients.follow_streams()
+            copy = self._exchange.start_encode(gradients.values)
+            self._coming = copy, int(is_active), states
         else:
             streams = gradients.take_streams()
             copy = gradients.staging.to_host(gradients.values, after=streams)
@@ -117,8 +137,13 @@ class CodedGradients:
         except Exception as error:
             refuse(self._comm, list(self.refused()), error)
             raise
-        self._on_host = copy.values
-        self._handle = self._start(active, states)
+        if self._encodes_there:
+            assert self._exchange is not None
+            are_finite = self._exchange.take_codes(copy.values)
+            self._handle = self._start_encoded(active, states, are_finite)
+        else:
+            self._on_host = copy.values
+            self._handle = self._start(active, states)
 
     def finish(self, *, is_active: bool) -> int:
         """Wait for the exchange, and hand out the gradients if this rank has data.
@@ -134,7 +159,10 @@ class CodedGradients:
         assert handle is not None
         wait_for(handle)
         staging, values = self._gradients.staging, self._on_host
-        if staging is not None and values is not None:
+        if self._encodes_there:
+            assert self._exchange is not None
+            self._exchange.take_results(self._gradients.values)
+        elif staging is not None and values is not None:
             staging.write(self._gradients.values, values)
             self._on_host = None
         for padding in self._paddings:
@@ -176,17 +204,27 @@ class CodedGradients:
             states: For each parameter, the state of its gradient.
         """
         assert self._exchange is not None
-        values = self._values
+        are_finite = self._exchange.encode(self._values)
+        return self._start_encoded(active, states, are_finite)
+
+    def _start_encoded(
+        self, active: int, states: torch.Tensor, are_finite: bool
+    ) -> Handle[int]:
+        """Start the exchange of gradients that are encoded; see ``_start``."""
+        assert self._exchange is not None
         head = torch.empty(1 + len(states), dtype=torch.uint8)
         head[0] = active
         head[1:] = states
-        if not self._exchange.encode(values):
+        if not are_finite:
             self._mark_not_finite(head[1:])
-        return self._exchange.start(head, self._divisor, values)
+        into = None if self._encodes_there else self._values
+        return self._exchange.start(head, self._divisor, into)
 
     def _mark_not_finite(self, states: torch.Tensor) -> None:
         """Set the states of the dense gradients that are not finite, before a round."""
-        parts = torch.split(self._values, self._gradients.lengths)
+        limit_s = self._comm.world.config.operation_timeout_s
+        values = values_on_host(self._values, self._bucket.name, limit_s)
+        parts = torch.split(values, self._gradients.lengths)
         for position, part in enumerate(parts):
             if states[position] != _SPARSE and not is_finite(part.float()):
                 states[position] = NOT_FINITE

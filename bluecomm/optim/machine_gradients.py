@@ -63,7 +63,9 @@ class MachineGradients(CodedGradients):
         comm = machines.first_ranks
         # The end of the message in which gradients of a device travel.
         self._tail: torch.Tensor
-        super().__init__(context, bucket, codec, feedback, comm=comm, counters=1)
+        super().__init__(
+            context, bucket, codec, feedback, comm=comm, counters=1, on_host=True
+        )
         self._levels = MachineExchange(
             machines,
             f"{bucket.name}.machine",

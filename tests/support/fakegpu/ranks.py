@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from bluecomm.device import runtime
 from tests.support.fakegpu.device import made
+from tests.support.fakegpu.kernels import launch
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.tensors import DeviceMemory
@@ -32,6 +33,10 @@ class FakeRuntime:
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self._side: int | None = None  # stream of the callbacks of futures
+        # Module and name of the kernels that were started.
+        self.launched: list[tuple[str, str]] = []
+        # Devices on which no kernels of Numba run.
+        self.without_kernels: set[int] = set()
 
     def count(self) -> int:
         return made("cuDeviceGetCount", kind=ctypes.c_int)
@@ -56,6 +61,21 @@ class FakeRuntime:
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal
         return _StreamFuture(self.memory, self._side_stream())
+
+    def why_no_kernels(self) -> str | None:
+        if self.memory.ordinal in self.without_kernels:
+            return "numba.cuda finds no toolkit"
+        return None
+
+    def launch(
+        self,
+        module: str,
+        kernel: str,
+        blocks: int,
+        arguments: tuple[torch.Tensor | float, ...],
+    ) -> None:
+        launch(self.memory, module, kernel, blocks, arguments)
+        self.launched.append((module, kernel))
 
     def _side_stream(self) -> int:
         if self._side is None:
@@ -104,8 +124,17 @@ def run_ranks_on_gpus(
     return run_ranks(world_size, run_on_gpu, body, args, environment=where, **options)
 
 
-def run_on_gpu(body: Callable[..., Any], args: Sequence[Any]) -> Any:
+def run_on_gpu(
+    body: Callable[..., Any],
+    args: Sequence[Any],
+    without_kernels: Iterable[int] = (),
+) -> Any:
     """Run ``body`` on this rank's device.
+
+    Args:
+        body: As for ``run_ranks``.
+        args: Its arguments. Their tensors are moved to the device.
+        without_kernels: Devices on which no kernels of Numba run.
 
     Raises:
         AssertionError: CUDA or NCCL were used wrongly.
@@ -114,7 +143,9 @@ def run_on_gpu(body: Callable[..., Any], args: Sequence[Any]) -> Any:
 
     memory = DeviceMemory(bf.rank())
     # The next test may reuse this process for tensors of the host.
-    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
+    device = FakeRuntime(memory)
+    device.without_kernels = {*without_kernels}
+    with runtime.use(device), kernels(memory, makes_tensors=True):
         result = body(*tree_map_only(torch.Tensor, memory.upload, list(args)))
         result = tree_map_only(torch.Tensor, _to_host(memory), result)
         bf.shutdown()  # which ends rounds of optimizers, while there is a device

@@ -71,7 +71,8 @@ def test_without_numba_cuda_the_error_says_what_to_do(codec, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.usefixtures("as_if_on_a_gpu")
 def test_without_a_gpu_that_numba_can_use_the_error_says_why():
-    with pytest.raises(RuntimeError, match=r"cannot use the GPU \(.*driver"):
+    # The reason is another one after tests that have loaded an imitation of the driver.
+    with pytest.raises(RuntimeError, match=r"cannot use the GPU \(.+\); inst"):
         encoded(E3M0(), torch.ones(4))
 
 

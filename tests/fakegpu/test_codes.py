@@ -1,0 +1,188 @@
+"""Algorithms that send codes, made by kernels on the fake's device, beside the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.compression import E3M0, MinMaxUInt8, device_codes
+from bluecomm.compression.device_codes import _warn_once, encodes_there
+from bluecomm.device import runtime
+from bluecomm.device.staging import staging_of
+from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.device import NON_BLOCKING, call, made
+from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.ranks import (
+    FakeRuntime,
+    place,
+    run_on_gpu,
+    run_ranks_on_gpus,
+    this_memory,
+)
+from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.fakegpu.training import (
+    RANKS,
+    SMALL,
+    distribute,
+    make_batches,
+    make_model,
+    train_steps,
+)
+from tests.support.fakegpu.waits import unneeded_waits, waits_of
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+# Algorithm and options, and the codecs whose kernels it runs on the device.
+CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
+    "bytegrad": ({"algorithm": "bytegrad", **SMALL}, {"min_max"}),
+    "qadam": ({"algorithm": "qadam", **SMALL}, {"min_max"}),
+}
+# Their steps read values of the device; see docs/optimizer.md.
+WAITING = {"qadam"}
+
+
+def train(
+    names: list[str], batches: list[torch.Tensor]
+) -> dict[str, list[torch.Tensor]]:
+    """Return the parameters after a training with each algorithm."""
+    found = {}
+    for name in names:
+        model = place(make_model())
+        bf.broadcast_parameters(model)
+        optimizer = distribute(model, CASES[name][0])
+        device = runtime.current_runtime()
+        before = len(device.launched) if isinstance(device, FakeRuntime) else 0
+        train_steps(model, optimizer, batches, may_wait=name in WAITING)
+        optimizer.synchronize()
+        if isinstance(device, FakeRuntime):
+            check_launched(name, device.launched[before:])
+        found[name] = [one.detach().clone() for one in model.parameters()]
+    return found
+
+
+def check_launched(name: str, launched: list[tuple[str, str]]) -> None:
+    """Raise unless the kernels of an algorithm have run where kernels can."""
+    device = runtime.current_runtime()
+    assert isinstance(device, FakeRuntime)
+    codecs = set() if bf.rank() in device.without_kernels else CASES[name][1]
+    for codec in {"min_max", "scaled_sign", "chunked_top_k", "e3m0"}:
+        kernels = {kernel for module, kernel in launched if f".{codec}_" in module}
+        assert kernels == ({"encode", "decode"} if codec in codecs else set()), name
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return run_ranks(RANKS, train, list(CASES), make_batches())
+
+
+def check(found: list[Any], expected: list[Any]) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_training_is_that_of_the_host(expected, seed):
+    batches = make_batches()
+    check(run_ranks_on_gpus(RANKS, train, list(CASES), batches, seed=seed), expected)
+
+
+def train_in_part(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
+    """Train on the host on rank 0, on a device without kernels on rank 1."""
+    batches = [torch.tensor(one, device="cpu") for one in numbers]
+    if bf.rank() == 0:
+        return train(list(CASES), batches)
+    return run_on_gpu(train, [list(CASES), batches], without_kernels={1})
+
+
+def test_ranks_decide_alone_where_they_encode(expected):
+    numbers = [one.tolist() for one in make_batches()]
+    check(run_ranks(RANKS, train_in_part, numbers), expected)
+
+
+def train_two(batches: list[torch.Tensor]) -> list[dict[str, list[torch.Tensor]]]:
+    """Train two models, each on a stream of its own, without a check of the codecs."""
+    memory = this_memory()
+    found = []
+    for _ in range(2):
+        if memory is not None:
+            call("cuCtxSynchronize")
+            memory.current_stream = made("cuStreamCreateWithPriority", NON_BLOCKING, 0)
+        with mock.patch.object(device_codes, "_difference", return_value=None):
+            found.append(train(["bytegrad"], batches))
+    if memory is not None:
+        call("cuCtxSynchronize")
+        memory.current_stream = 0
+    return found
+
+
+def test_each_wait_is_needed(tmp_path):
+    batches = make_batches()
+    expected = run_ranks(RANKS, train_two, batches)
+
+    def run(environment):
+        late = {**environment, "FAKEGPU_DELAY_US": "2000"}
+        check(run_ranks_on_gpus(RANKS, train_two, batches, environment=late), expected)
+
+    waits = waits_of(run, tmp_path / "sites")
+    assert any("cuStreamWaitEvent" in one for one in waits)
+    assert any("cuEventQuery" in one for one in waits)
+    assert not unneeded_waits(run, waits)
+
+
+@pytest.fixture
+def device():
+    memory = DeviceMemory()
+    found = FakeRuntime(memory)
+    _warn_once.cache_clear()
+    with runtime.use(found), kernels(memory, makes_tensors=True):
+        yield found
+    call("cuCtxSynchronize")
+
+
+def warnings_of(caplog) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno > logging.INFO]
+
+
+def test_without_kernels_the_host_encodes_after_one_warning(device, caplog):
+    device.without_kernels = {0}
+    staging = staging_of(torch.zeros(1))
+    for _ in range(2):
+        assert not encodes_there(E3M0(), staging, "auto", DEADLINE_S)
+        assert not encodes_there(MinMaxUInt8(), staging, "host", DEADLINE_S)
+        assert not encodes_there(MinMaxUInt8(), None, "auto", DEADLINE_S)
+    [text] = warnings_of(caplog)
+    assert "on the host, because numba.cuda finds no toolkit; install blue" in text
+
+
+@pytest.mark.parametrize("kernel", ["encode", "decode"])
+def test_a_device_with_other_bits_does_not_encode(device, caplog, monkeypatch, kernel):
+    launch = device.launch
+
+    def differ(module, name, blocks, arguments):
+        launch(module, name, blocks, arguments)
+        if name == kernel:
+            arguments[1][60].add_(1)
+
+    staging = staging_of(torch.zeros(1))
+    assert encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    monkeypatch.setattr(device, "launch", differ)
+    assert not encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    [text] = warnings_of(caplog)
+    what = {"encode": "codes", "decode": "decoded values"}[kernel]
+    assert f"because {what} of MinMaxUInt8(chunk=65536) on cuda:0 differ from" in text
+
+
+def test_a_kernel_that_cannot_be_compiled_does_not_encode(device, caplog, monkeypatch):
+    def fail(*_):
+        raise ValueError("no such processor")
+
+    monkeypatch.setattr(device, "launch", fail)
+    staging = staging_of(torch.zeros(1))
+    assert not encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    [text] = warnings_of(caplog)
+    assert "fails on cuda:0 (no such processor); install" in text
