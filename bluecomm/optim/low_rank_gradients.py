@@ -10,7 +10,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.device.staging import staging_of
-from bluecomm.ops.refusal import refuse, told
+from bluecomm.ops.refusal import Operation, refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
@@ -122,7 +122,10 @@ class LowRankGradients:
         self._bad_ranks: list[int] = []
 
     def start_left(self) -> Handle[torch.Tensor]:
-        """Start the exchange of the left factors, of the gradients in flat memory."""
+        """Start the exchange of the left factors, of the gradients in flat memory.
+
+        If it cannot start, the second exchange is refused, too.
+        """
         gradients = self._bucket.gradients
         gradients.follow_streams()
         *parts, senders = torch.split(self._left.values, [*self._lefts, self._ranks])
@@ -145,7 +148,11 @@ class LowRankGradients:
             mine.fill_(not is_finite(self._left.values))
         else:
             mine.copy_(self._left.values.isfinite().all().logical_not())
-        return self._left.start(self._name("left"))
+        try:
+            return self._left.start(self._name("left"))
+        except Exception as error:
+            self._refuse_right(error)
+            raise
 
     def start_right(self, left: Handle[torch.Tensor]) -> Handle[torch.Tensor]:
         """Wait for the left factors, and start the exchange of the right ones.
@@ -158,8 +165,7 @@ class LowRankGradients:
             message = self._left.on_host(wait_for(left), self._name("left"))
         except Exception as error:
             self._left.abandon()
-            name = self._name("right")
-            refuse(self._context.comm, [("allreduce", name, None)], error)
+            self._refuse_right(error)
             raise
         *parts, senders, flags = torch.split(
             message, [*self._lefts, self._ranks, 2 * len(self._bucket.slots)]
@@ -225,6 +231,11 @@ class LowRankGradients:
         state.right.copy_(torch.where(is_nonzero, right, state.right))
         if state.error is not None:
             torch.sub(self._inputs[position], result, out=state.error)
+
+    def _refuse_right(self, error: Exception) -> None:
+        """Tell the others that this rank does not start the second exchange."""
+        operation: Operation = ("allreduce", self._name("right"), None)
+        refuse(self._context.comm, [operation], error)
 
     def _name(self, what: str) -> str:
         """Return the name of the exchange of the ``left`` or ``right`` factors."""

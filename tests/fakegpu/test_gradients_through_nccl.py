@@ -244,12 +244,13 @@ class Training:
 
     Args:
         is_placed: Whether the model is on the device.
+        **options: Options of the optimizer.
     """
 
-    def __init__(self, *, is_placed: bool = True) -> None:
+    def __init__(self, *, is_placed: bool = True, **options: Any) -> None:
         model = make_model()
         self.model = place(model) if is_placed else model
-        self.optimizer = distribute(self.model, SMALL)
+        self.optimizer = distribute(self.model, {**SMALL, **options})
         x = torch.ones(6, 16)
         self.x = x if is_placed else x.cpu()
 
@@ -263,9 +264,9 @@ class Training:
         return "no error"
 
 
-def refuse_once() -> list[str]:
+def refuse_once(options: Mapping[str, Any]) -> list[str]:
     """Return the outcomes of passes, the second of which rank 1 refuses to exchange."""
-    training = Training()
+    training = Training(**options)
     found = [training.backward()]
     refusal = contextlib.nullcontext()
     if bf.rank() == 1:
@@ -279,8 +280,9 @@ def refuse_once() -> list[str]:
     return found
 
 
-def test_a_refused_exchange_fails_on_all_ranks_and_later_ones_do_not():
-    found = run_ranks_on_gpus(RANKS, refuse_once, environment=NCCL)
+@pytest.mark.parametrize("options", [{}, {"algorithm": "powersgd", "start_step": 0}])
+def test_a_refused_exchange_fails_on_all_ranks_and_later_ones_do_not(options):
+    found = run_ranks_on_gpus(RANKS, refuse_once, options, environment=NCCL)
     for rank, (first, second, third) in enumerate(found):
         assert first == third == "no error"
         assert ("ValueError: !" if rank == 1 else "rank 1") in second
