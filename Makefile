@@ -224,7 +224,7 @@ run-native run-native-asan: run-%: build/%/tests
 $(TSAN_RUNS): run-native-tsan-%: build/native-tsan/tests
 	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests --part $*/2
 
-# --- A GPU that is not there: libcuda and libnccl for tests -------------------------------
+# --- A GPU that is not there: libcuda, libnccl and NVML for tests -------------------------
 
 # Each library is compiled as one file. Symbols of libcuda serve libnccl, too.
 FAKEGPU := tests/support/fakegpu
@@ -233,6 +233,7 @@ build/fakegpu/libcuda.so.1: $(addprefix $(FAKEGPU)/, \
 build/fakegpu/libnccl.so.2: $(addprefix $(FAKEGPU)/, \
     exchange.cpp mesh.cpp reduce.cpp operation.cpp group.cpp nccl.cpp) \
     | build/fakegpu/libcuda.so.1
+build/fakegpu/libnvidia-ml.so.1: $(FAKEGPU)/nvml.cpp
 build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)
 	@mkdir -p $(@D)
 	@echo "compile $@"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bfrun.errors import LaunchError
 from bfrun.preflight.preflight import HostReport
+from bfrun.text_table import align
 from bfrun.wording import count
 
 # Each row is one line, whatever the width of the terminal: rich breaks words to fit a
@@ -31,6 +32,10 @@ def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
     for report in reports:
         if line := _gpus(report):
             console.print(line, markup=False, soft_wrap=True)
+        for line in _links(report):
+            console.print(line, markup=False, soft_wrap=True)
+    for line in _differences(reports):
+        console.print(line, style="yellow", markup=False, soft_wrap=True)
     for line in _failures(reports):
         console.print(line, style="red", markup=False, soft_wrap=True)
     passed = not any(report.problems for report in reports)
@@ -81,6 +86,37 @@ def _gpus(report: HostReport) -> str:
     nccl = found["nccl"]
     network = f"NCCL {nccl} over {report.nccl_network}" if nccl else "no NCCL"
     return f"{where}{kinds}; CUDA driver {found['driver']}; {network}"
+
+
+def _links(report: HostReport) -> list[str]:
+    """Describe how the GPUs of a host are connected; a table if the pairs differ."""
+    links = report.gpus.get("links", ())
+    words = {word for _, _, word in links}
+    where = f"host '{report.host.name}': links between GPUs:"
+    if len(words) < 2:
+        return [f"{where} {word}" for word in words]
+    numbers = range(len(report.gpus["names"]))
+    between = {frozenset((i, j)): word for i, j, word in links}
+    rows = [
+        (f"GPU {i}", *(between.get(frozenset((i, j)), "-") for j in numbers))
+        for i in numbers
+    ]
+    return [where, *align([("", *(f"GPU {i}" for i in numbers)), *rows], left=1)]
+
+
+def _differences(reports: Sequence[HostReport]) -> list[str]:
+    """Return a warning for each version that is not the same on all hosts with GPUs."""
+    hosts = [report for report in reports if report.gpus.get("names")]
+    lines = []
+    for key, what, effect in (
+        ("nccl", "NCCL", "tensors on GPUs then travel through memory of the host"),
+        ("driver", "CUDA's driver", "the older one limits the whole job"),
+    ):
+        found = {report.host.name: report.gpus[key] or "none" for report in hosts}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{text} on '{host}'" for host, text in found.items())
+            lines.append(f"warning: {what} differs among hosts: {listed}; {effect}")
+    return lines
 
 
 def _row(report: HostReport) -> list[str]:

@@ -18,10 +18,45 @@ LIMIT_S = 30.0
 # process of its own, which a broken driver may crash or stop.
 _SCRIPT = r"""
 import ctypes, importlib.util, json, os
-facts = {"driver": None, "names": [], "nccl": None, "problem": None}
+facts = {"driver": None, "names": [], "nccl": None, "problem": None, "links": []}
 def check(result, function):
     if result:
         raise OSError("%s returned CUDA error %d" % (function, result))
+# As nvidia-smi writes them.
+ANCESTORS = {0: "one board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+def nvml_devices(cuda, count):
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        check(nvml.nvmlInit_v2(), "nvmlInit")
+        nvml.nvmlDeviceGetP2PStatus, nvml.nvmlDeviceGetTopologyCommonAncestor
+        devices = []
+        for device in range(count):
+            text, handle = ctypes.create_string_buffer(32), ctypes.c_void_p()
+            check(cuda.cuDeviceGetPCIBusId(text, 32, device), "cuDeviceGetPCIBusId")
+            find = nvml.nvmlDeviceGetHandleByPciBusId_v2
+            check(find(text, ctypes.byref(handle)), "nvmlDeviceGetHandleByPciBusId")
+            devices.append(handle)
+        return nvml, devices
+    except (OSError, AttributeError):
+        return None, []
+def links(cuda, count):
+    nvml, devices = nvml_devices(cuda, count)
+    found, value = [], ctypes.c_int()
+    for i in range(count):
+        for j in range(i + 1, count):
+            word = "peer access" if all(
+                cuda.cuDeviceCanAccessPeer(ctypes.byref(value), *pair) == 0
+                and value.value for pair in ((i, j), (j, i))) else "no peer access"
+            if nvml is not None:
+                pair = devices[i], devices[j]
+                nvlink = nvml.nvmlDeviceGetP2PStatus(*pair, 2, ctypes.byref(value))
+                if nvlink == 0 and value.value == 0:
+                    word = "NVLink"
+                elif not nvml.nvmlDeviceGetTopologyCommonAncestor(
+                        *pair, ctypes.byref(value)):
+                    word = ANCESTORS.get(value.value, "PCIe") + ", " + word
+            found.append([i, j, word])
+    return found
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
     number, name = ctypes.c_int(), ctypes.create_string_buffer(100)
@@ -32,6 +67,7 @@ try:
     for device in range(number.value):
         check(cuda.cuDeviceGetName(name, len(name), device), "cuDeviceGetName")
         facts["names"].append(name.value.decode(errors="replace"))
+    facts["links"] = links(cuda, len(facts["names"]))
 except (OSError, AttributeError) as error:
     facts["problem"] = str(error)
 try:
@@ -68,11 +104,12 @@ def gpu_facts(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``driver`` and ``nccl`` are versions, or None where the library cannot be used;
-        ``names`` are those of the GPUs that a rank sees; ``problem`` says why CUDA
-        cannot be used, or is None.
+        ``names`` are those of the GPUs that a rank sees; ``links`` has two GPUs and a
+        text for each pair of them; ``problem`` says why CUDA cannot be used, or is
+        None.
     """
     environ = {**os.environ, **request["environment"]}
-    facts: dict[str, Any] = {"driver": None, "names": [], "nccl": None}
+    facts: dict[str, Any] = {"driver": None, "names": [], "nccl": None, "links": []}
     try:
         output = subprocess.check_output(
             [request["python"] or sys.executable, "-c", _SCRIPT],

@@ -69,6 +69,16 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return kCudaSuccess;
 }
 
+CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {
+  Call call("cuDeviceCanAccessPeer", Call::Needs::kInit);
+  if (call.failed()) return call.result();
+  for (CUdevice const one : {device, peer}) {
+    if (one < 0 || one >= settings().devices) return kCudaInvalidDevice;
+  }
+  *can_access = device != peer;
+  return kCudaSuccess;
+}
+
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   Call call("cuDeviceGetUuid", Call::Needs::kInit);
   if (call.failed()) return call.result();

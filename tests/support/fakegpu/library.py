@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "fakegpu"
+_TARGETS = ("build/fakegpu/libnccl.so.2", "build/fakegpu/libnvidia-ml.so.1")
 _TEXTS_BYTES = 1 << 16
 
 handle = ctypes.c_void_p
@@ -140,7 +141,7 @@ def build() -> None:
     with open(FOLDER / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(
-            ["make", "-s", "build/fakegpu/libnccl.so.2", f"VENV={sys.prefix}"],
+            ["make", "-s", f"VENV={sys.prefix}", *_TARGETS],
             cwd=ROOT,
             check=True,
             stdout=subprocess.DEVNULL,

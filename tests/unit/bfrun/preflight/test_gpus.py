@@ -16,6 +16,7 @@ FACTS = {
     "names": ["NVIDIA H100", "NVIDIA H100", "NVIDIA A10"],
     "nccl": "2.29.7",
     "problem": None,
+    "links": [],
 }
 
 
@@ -42,7 +43,7 @@ def test_nccl_prefers_infiniband_and_takes_docker_last():
     assert nccl_interfaces([], None) == []
 
 
-def described(gpus, **facts):
+def report_of(host, gpus, **facts):
     answer = {
         "python": "3.11.7",
         "torch": None,
@@ -51,12 +52,21 @@ def described(gpus, **facts):
         "gpus": gpus,
         "addresses": [],
     }
-    report = HostReport(Host("a"), answer)
+    report = HostReport(Host(host), answer)
     report.gpus = {**FACTS, **facts}
     report.nccl_network = "eth0, eth1"
+    return report
+
+
+def printed(*reports):
     text = io.StringIO()
-    assert print_check([report], text)
-    return [line for line in text.getvalue().splitlines() if "host '" in line]
+    assert print_check(reports, text)
+    return text.getvalue().splitlines()
+
+
+def described(gpus, **facts):
+    lines = printed(report_of("a", gpus, **facts))
+    return [line for line in lines if "host '" in line]
 
 
 def test_a_line_describes_the_gpus_of_a_host():
@@ -71,6 +81,32 @@ def test_a_line_describes_the_gpus_of_a_host():
         "host 'a': 1 GPU, which ranks cannot use: libcuda.so.1: not found"
     ]
     assert described([], **unusable) == []
+
+
+def test_links_between_gpus_are_a_line_or_a_table():
+    alike = report_of("a", ["0", "1"], links=[[0, 1, "NVLink"]])
+    assert "host 'a': links between GPUs: NVLink" in printed(alike)
+    links = [[0, 1, "NVLink"], [0, 2, "SYS"], [1, 2, "SYS"]]
+    lines = printed(report_of("a", ["0", "1", "2"], links=links))
+    start = lines.index("host 'a': links between GPUs:")
+    assert lines[start + 1 : start + 5] == [
+        "        GPU 0   GPU 1  GPU 2",
+        "GPU 0       -  NVLink    SYS",
+        "GPU 1  NVLink       -    SYS",
+        "GPU 2     SYS     SYS      -",
+    ]
+
+
+def test_unlike_versions_on_hosts_with_gpus_are_a_warning():
+    reports = report_of("a", ["0"]), report_of("b", ["0"], nccl="2.21.5", driver="12.4")
+    assert [line for line in printed(*reports) if "warning" in line] == [
+        "warning: NCCL differs among hosts: 2.29.7 on 'a', 2.21.5 on 'b'; tensors on "
+        "GPUs then travel through memory of the host",
+        "warning: CUDA's driver differs among hosts: 13.0 on 'a', 12.4 on 'b'; the "
+        "older one limits the whole job",
+    ]
+    without = report_of("c", [], names=[], nccl=None)
+    assert not [line for line in printed(reports[0], without) if "warning" in line]
 
 
 def test_a_machine_without_cuda_says_why():
