@@ -125,6 +125,12 @@ class CudaDevice(metaclass=_PybindType):
     def wait_for(self, point: StreamPoint, stream: int) -> None:
         """Make the later work of `stream` wait for a point of this device."""
 
+    def start_trace(self, recorder: Recorder) -> None:
+        """Show in a timeline the copies and the calls of NCCL that begin from now."""
+
+    def stop_trace(self) -> None:
+        """Record what the device has finished, and forget the rest."""
+
 class Ticket(_MadeByEngine):
     """Orders a call that the library of a device carries out."""
 

@@ -246,5 +246,5 @@ def _arrow_id(key: str, sender: int, receiver: int) -> int:
 
 
 def _sort_index(name: str, track: int) -> int:
-    order = ("program", "communication", "tensor", "progress", "thread")
+    order = ("program", "communication", "CUDA", "tensor", "progress", "thread")
     return order.index(name.split()[0]) * 10_000 + track % 10_000

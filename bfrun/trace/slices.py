@@ -17,6 +17,7 @@ from bfrun.trace.spool import Event, Spool
 # First numbers of tracks. Below them, the track of a thread has the thread's number.
 FIRST_LANE = 1 << 24
 FIRST_TENSOR = 2 << 24
+FIRST_DEVICE = 3 << 24
 
 FORWARD, BACKWARD, STEP = "FORWARD", "BACKWARD", "STEP"
 WAIT = "WAIT"
@@ -71,6 +72,7 @@ def make_slices(trace: Spool) -> RankSlices:
         *_thread_slices(trace, events, calls),
         *_activities(trace, events, last_ns),
         *_lanes(trace, calls.values(), last_ns),
+        *_device_slices(trace, events),
     ]
     slices.sort(key=lambda each: (each.track, each.begin_ns, -each.end_ns))
     _nest(slices)
@@ -147,6 +149,16 @@ def _activity(
     return Slice(track, name, category, event.begin_ns, last_ns, told)
 
 
+def _device_slices(trace: Spool, events: Iterable[Event]) -> Iterable[Slice]:
+    """Yield what devices did: copies, and calls of NCCL."""
+    for event in events:
+        if event.type == spool.DEVICE:
+            track = FIRST_DEVICE + event.label
+            span = (event.begin_ns, event.end_ns)
+            told = {"bytes": event.a}
+            yield Slice(track, trace.name(event.name), "device", *span, told)
+
+
 def _lanes(trace: Spool, calls: Iterable[TracedCall], last_ns: int) -> Iterable[Slice]:
     """Yield the operations, each on the first track that is free then."""
     free = [0]
@@ -202,6 +214,8 @@ def _nest(slices: Iterable[Slice]) -> None:
 
 
 def _track_name(trace: Spool, track: int, slices: Iterable[Slice]) -> str:
+    if track >= FIRST_DEVICE:
+        return trace.name(track - FIRST_DEVICE)
     if track >= FIRST_TENSOR:
         return f"tensor {trace.name(track - FIRST_TENSOR)}"
     if track >= FIRST_LANE:

@@ -27,6 +27,7 @@ BLOCKED = 7
 COMBINE = 8
 BEGIN = 9
 END = 10
+DEVICE = 11
 
 _HEADER = struct.Struct("<8sIIQQQQqqiiiI")
 _EVENT = struct.Struct("<qqQQQIIiIII")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NcclCall,
         NcclLibrary,
         NcclQueue,
+        Recorder,
         StreamPoint,
     )
 
@@ -206,6 +207,7 @@ class CudaStaging(Staging):
         # Copies and calls that may still run.
         self._running: collections.deque[_Use] = collections.deque()
         self._lock = threading.Lock()
+        self.trace(_recorder)
 
     @property
     def name(self) -> str:
@@ -238,6 +240,13 @@ class CudaStaging(Staging):
             rank=rank,
             awaits_device=awaits_device,
         )
+
+    def trace(self, recorder: Recorder | None) -> None:
+        """Show what the device does from now on in a timeline, or stop that."""
+        if recorder is None:
+            self._device.stop_trace()
+        else:
+            self._device.start_trace(recorder)
 
     def current_stream(self) -> int:
         return runtime.current_runtime().current_stream(self._index)
@@ -371,8 +380,26 @@ class BlockingStaging(Staging):
         tensor.data.copy_(values.view(tensor.shape))
 
 
-_cuda: dict[int, Staging] = {}
+_cuda: dict[int, CudaStaging] = {}
 _blocking: dict[torch.device, Staging] = {}
+# Shows the work of CUDA devices in a timeline, if there is one.
+_recorder: Recorder | None = None
+
+
+def trace_devices(recorder: Recorder | None) -> None:
+    """Show what CUDA devices do from now on in a timeline.
+
+    Args:
+        recorder: Recorder of the timeline. ``None`` records what devices have finished,
+            and stops.
+
+    Raises:
+        RuntimeError: CUDA has failed.
+    """
+    global _recorder
+    _recorder = recorder
+    for staging in list(_cuda.values()):
+        staging.trace(recorder)
 
 
 def staging_of(tensor: torch.Tensor) -> Staging | None:

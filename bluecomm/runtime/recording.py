@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bluecomm.device.staging import trace_devices
+
 if TYPE_CHECKING:
     from bluecomm._native import Recorder
     from bluecomm.config import Config
@@ -57,6 +59,7 @@ class Recording:
             self.recorder = self._open(config.timeline_bytes, assignment)
         except OSError as error:
             raise OSError(_refusal(assignment.rank, config, error)) from error
+        trace_devices(self.recorder)
 
     @property
     def _target(self) -> Path | None:
@@ -84,12 +87,15 @@ class Recording:
             return False
         self._prefix = prefix
         self._is_complete = False
+        if self.recorder is not None:
+            trace_devices(self.recorder)
         return True
 
     def complete(self) -> None:
         """Write the timeline of this rank if one is requested and has new events."""
         if self.recorder is None or os.getpid() != self._pid:
             return
+        trace_devices(None)
         target = self._target
         try:
             self.end_excerpt()

@@ -18,6 +18,7 @@
 #include "device/cuda_device.h"
 #include "device/pinned_memory.h"
 #include "device/stream_point.h"
+#include "trace/recorder.h"
 
 namespace py = pybind11;
 
@@ -105,7 +106,16 @@ void register_device(py::module_& module) {
           [](PyCudaDevice& self, const StreamPoint& point, std::uintptr_t stream) {
             self.device->wait_for(point, to_stream(stream));
           },
-          arg("point"), arg("stream"), py::call_guard<ReleaseGil>());
+          arg("point"), arg("stream"), py::call_guard<ReleaseGil>())
+      .def(
+          "start_trace",
+          [](PyCudaDevice& self, std::shared_ptr<Recorder> recorder) {
+            self.device->start_trace(std::move(recorder));
+          },
+          arg("recorder"), py::call_guard<ReleaseGil>())
+      .def(
+          "stop_trace", [](PyCudaDevice& self) { self.device->stop_trace(); },
+          py::call_guard<ReleaseGil>());
 }
 
 }  // namespace bluecomm::bindings

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "device/device_trace.h"
+
 namespace bluecomm::device {
 namespace {
 
@@ -83,7 +85,12 @@ void CudaDevice::destroy_stream(CudaStream stream) const noexcept {
 std::shared_ptr<StreamPoint> CudaDevice::point_behind(CudaStream stream) const {
   const ContextScope scope(*this);
   check_not_capturing(stream);
-  return std::make_shared<StreamPoint>(shared_from_this(), stream);
+  return make_point(stream, StreamPoint::Timing::kOff);
+}
+
+std::shared_ptr<StreamPoint> CudaDevice::make_point(CudaStream stream,
+                                                    StreamPoint::Timing timing) const {
+  return std::make_shared<StreamPoint>(shared_from_this(), stream, timing);
 }
 
 void CudaDevice::wait_for(const StreamPoint& point, CudaStream stream) const {
@@ -99,9 +106,10 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(
   for (CudaStream const stream : streams) {
     StreamPoint(shared_from_this(), stream).precede(to_host_);
   }
+  TracedWork traced(*this, to_host_);
   driver_->check(driver_->call().copy_to_host(to.data(), from, to.size(), to_host_),
                  "cuMemcpyDtoHAsync");
-  return std::make_shared<StreamPoint>(shared_from_this(), to_host_);
+  return traced.end("copies to the host", "COPY_TO_HOST", to.size());
 }
 
 std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byte> from,
@@ -109,9 +117,33 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byt
                                                         CudaStream stream) const {
   const ContextScope scope(*this);
   check_not_capturing(stream);
+  TracedWork traced(*this, stream);
   driver_->check(driver_->call().copy_to_device(to, from.data(), from.size(), stream),
                  "cuMemcpyHtoDAsync");
-  return std::make_shared<StreamPoint>(shared_from_this(), stream);
+  return traced.end("copies to the device", "COPY_TO_DEVICE", from.size());
+}
+
+void CudaDevice::start_trace(std::shared_ptr<Recorder> recorder) {
+  const ContextScope scope(*this);
+  auto started = std::make_shared<DeviceTrace>(*this, std::move(recorder));
+  const LockGuard lock(trace_mutex_);
+  trace_ = std::move(started);
+}
+
+void CudaDevice::stop_trace() {
+  if (in_child()) return;
+  std::shared_ptr<DeviceTrace> stopped;
+  {
+    const LockGuard lock(trace_mutex_);
+    stopped = std::move(trace_);
+    trace_ = nullptr;
+  }
+  if (stopped) stopped->collect();
+}
+
+std::shared_ptr<DeviceTrace> CudaDevice::trace() const {
+  const LockGuard lock(trace_mutex_);
+  return trace_;
 }
 
 void CudaDevice::check_not_capturing(CudaStream stream) const {

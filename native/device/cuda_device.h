@@ -5,10 +5,14 @@
 #include <span>
 #include <string>
 
+#include "common/mutex.h"
 #include "device/cuda_driver.h"
 #include "device/stream_point.h"
+#include "trace/recorder.h"
 
 namespace bluecomm::device {
+
+class DeviceTrace;
 
 // One CUDA device, and the stream on which bluecomm copies tensors from it. The program
 // uses the same context, which is the primary one. No function waits for the device.
@@ -43,6 +47,17 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   CudaStream create_stream() const;
   void destroy_stream(CudaStream stream) const noexcept;
 
+  // Has `recorder` show the copies, and NCCL's calls, that begin from now on. Throws
+  // CudaError.
+  void start_trace(std::shared_ptr<Recorder> recorder);
+  // Records what the device has finished, and forgets the rest.
+  void stop_trace();
+  // Null without a recorder.
+  std::shared_ptr<DeviceTrace> trace() const;
+  // As point_behind(), for a stream that does not capture. The context is current.
+  std::shared_ptr<StreamPoint> make_point(CudaStream stream,
+                                          StreamPoint::Timing timing) const;
+
   const CudaDriver& driver() const { return *driver_; }
   // Returns a text such as "CUDA device 0".
   std::string name() const;
@@ -59,6 +74,8 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   int device_ = 0;
   CudaContext context_ = nullptr;
   CudaStream to_host_ = nullptr;
+  mutable Mutex trace_mutex_;
+  std::shared_ptr<DeviceTrace> trace_ GUARDED_BY(trace_mutex_);
 };
 
 // Makes the context of a device current on this thread during its lifetime. Calls in it

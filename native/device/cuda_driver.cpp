@@ -51,6 +51,7 @@ CudaFunctions bind_all(void* library) {
   bind(library, "cuEventCreate", all.event_create);
   bind(library, "cuEventRecord", all.event_record);
   bind(library, "cuEventQuery", all.event_query);
+  bind(library, "cuEventElapsedTime", all.event_elapsed);
   bind(library, "cuEventDestroy_v2", all.event_destroy);
   bind(library, "cuMemHostAlloc", all.host_allocate);
   bind(library, "cuMemFreeHost", all.host_free);

@@ -40,6 +40,7 @@ struct CudaFunctions {
   int (*event_create)(CudaEvent* event, unsigned flags);
   int (*event_record)(CudaEvent event, CudaStream stream);
   int (*event_query)(CudaEvent event);
+  int (*event_elapsed)(float* ms, CudaEvent begin, CudaEvent end);
   int (*event_destroy)(CudaEvent event);
   int (*host_allocate)(void** memory, std::size_t nbytes, unsigned flags);
   int (*host_free)(void* memory);

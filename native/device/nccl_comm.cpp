@@ -1,6 +1,7 @@
 #include "device/nccl_comm.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,34 @@ std::optional<int> find_member(int member, const NcclGroup& from, const NcclGrou
 }
 
 }  // namespace
+
+const char* function_name(const NcclWork& work) {
+  switch (work.function) {
+    case NcclWork::Function::kAllReduce:
+      return "NCCL_ALLREDUCE";
+    case NcclWork::Function::kBroadcast:
+      return "NCCL_BROADCAST";
+    case NcclWork::Function::kAllGather:
+      return "NCCL_ALLGATHER";
+    case NcclWork::Function::kReduceScatter:
+      return "NCCL_REDUCESCATTER";
+    case NcclWork::Function::kReduce:
+      return "NCCL_REDUCE";
+    case NcclWork::Function::kExchange:
+      break;
+  }
+  return "NCCL_SEND_RECV";
+}
+
+std::size_t nbytes_of(const NcclWork& work) {
+  // Of NCCL's types, from ncclInt8 to ncclFloat8e5m2.
+  constexpr std::array<std::size_t, 12> kSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  std::size_t count = work.count;
+  for (const NcclReduction& one : work.reductions) count += one.count;
+  std::size_t nbytes = count * kSizes.at(static_cast<std::size_t>(work.type));
+  for (const NcclMessage& one : work.sends) nbytes += one.nbytes;
+  return nbytes;
+}
 
 NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& to) {
   NcclWork result = work;

@@ -48,6 +48,11 @@ struct NcclWork {
   std::vector<NcclMessage> receives;
 };
 
+// Returns the function's name, such as "NCCL_ALLREDUCE".
+const char* function_name(const NcclWork& work);
+// Returns the bytes of the elements and messages that this rank counts in the work.
+std::size_t nbytes_of(const NcclWork& work);
+
 // Ranks that call NCCL together. They have the same id, which is never used again.
 struct NcclGroup {
   std::uint64_t id = 0;

@@ -1,5 +1,6 @@
 #include "device/stream_point.h"
 
+#include <cmath>
 #include <utility>
 
 #include "device/cuda_device.h"
@@ -7,15 +8,18 @@
 namespace bluecomm::device {
 namespace {
 
-constexpr unsigned kEventWithoutTiming = 2;  // a constant of CUDA's interface
+// Constants of CUDA's interface.
+constexpr unsigned kEventDefault = 0;
+constexpr unsigned kEventWithoutTiming = 2;
 
 }  // namespace
 
-StreamPoint::StreamPoint(std::shared_ptr<const CudaDevice> device, CudaStream stream)
+StreamPoint::StreamPoint(std::shared_ptr<const CudaDevice> device, CudaStream stream,
+                         Timing timing)
     : device_(std::move(device)) {
   const CudaDriver& driver = device_->driver();
-  driver.check(driver.call().event_create(&event_, kEventWithoutTiming),
-               "cuEventCreate");
+  const unsigned flags = timing == Timing::kOn ? kEventDefault : kEventWithoutTiming;
+  driver.check(driver.call().event_create(&event_, flags), "cuEventCreate");
   const int result = driver.call().event_record(event_, stream);
   if (result == 0) return;
   driver.call().event_destroy(event_);
@@ -35,6 +39,16 @@ StreamPoint::~StreamPoint() {
 void StreamPoint::precede(CudaStream stream) const {
   const CudaDriver& driver = device_->driver();
   driver.check(driver.call().stream_wait(stream, event_, 0), "cuStreamWaitEvent");
+}
+
+std::optional<std::int64_t> StreamPoint::ns_until(const StreamPoint& other) const {
+  const ContextScope scope(*device_);
+  const CudaDriver& driver = device_->driver();
+  float ms = 0;
+  const int result = driver.call().event_elapsed(&ms, event_, other.event_);
+  if (result == kCudaNotReady) return std::nullopt;
+  driver.check(result, "cuEventElapsedTime");
+  return std::llround(static_cast<double>(ms) * 1e6);
 }
 
 std::optional<Status> StreamPoint::poll() {

@@ -26,6 +26,7 @@ enum class EventType : std::uint32_t {
   kCombine = 8,    // bytes were moved and combined
   kBegin = 9,      // the program began the activity `name` of the tensor `label` ...
   kEnd = 10,       // ... ended the last one begun for `label`, or the last `name`
+  kDevice = 11,    // a device did the work `name`, in the row `label`; a: bytes
 };
 
 // One entry of the ring. Times are of CLOCK_MONOTONIC. `name` and `label` are offsets

@@ -22,7 +22,7 @@ BELOW = {
     "p2p": {"request", "transport", "trace", "common"},
     "request": {"transport", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
-    "device": {"kernels", "common"},
+    "device": {"kernels", "trace", "common"},
     "nccl_net": {"stream", "common"},
     "stream": {"common"},
     "mpi": {"common"},

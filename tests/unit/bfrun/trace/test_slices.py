@@ -102,6 +102,20 @@ def test_an_activity_without_an_end_lasts_until_the_trace_ends():
     assert found.slices[2].arguments["unfinished"] is True
 
 
+def test_what_a_device_does_has_rows_of_its_own():
+    writer = TraceWriter()
+    for begin, row in ((1, "NCCL"), (2, "copies to the host"), (5, "NCCL")):
+        label = f"CUDA device 0, {row}"
+        writer.add(spool.DEVICE, begin, begin + 3, name="WORK", label=label, a=24)
+    assert sorted(shown(writer)) == [
+        ("CUDA device 0, NCCL", "WORK", 1, 4),
+        ("CUDA device 0, NCCL", "WORK", 5, 8),
+        ("CUDA device 0, copies to the host", "WORK", 2, 5),
+    ]
+    found = make_slices(spool.Spool(writer.packed()))
+    assert {each.arguments["bytes"] for each in found.slices} == {24}
+
+
 def test_activities_lie_in_one_another():
     writer = TraceWriter()
     writer.add(spool.BEGIN, 1, name="A", label="w")
