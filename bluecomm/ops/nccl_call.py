@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from bluecomm.device.staging import CudaStaging, Staging
+import torch
+
+from bluecomm.device.staging import CudaStaging, Staging, staging_of
 from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
@@ -13,7 +15,10 @@ from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.failure import PEER_LOST, failure
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, NcclCall, NcclGroup, NcclQueue
+    from bluecomm._native import Completion, NcclCall, NcclGroup, NcclQueue, Parameters
+
+# Operations that on the host need the neighbors only.
+_OF_NEIGHBORS = frozenset({"neighbor_allgather", "neighbor_allreduce"})
 
 
 class NcclWork(Protocol):
@@ -94,6 +99,33 @@ def uses_nccl(comm: Communicator, staging: Staging) -> bool:
     )
 
 
+def concerned_by(
+    comm: Communicator, kind: str, tensor: object, parameters: Parameters | None
+) -> Parameters | None:
+    """Return the parameters that say whom to tell of a refused call; see ``refuse``.
+
+    A call between neighbors needs all members, if NCCL would carry it out.
+    """
+    if kind in _OF_NEIGHBORS and isinstance(tensor, torch.Tensor):
+        staging = staging_of(tensor)
+        if staging is not None and uses_nccl(comm, staging):
+            return None
+    return parameters
+
+
+def limit_of(comm: Communicator, kind: str, timeout_s: float | None) -> float:
+    """Return the deadline of a call in seconds.
+
+    Raises:
+        TypeError: The given one is not a number.
+        ValueError: It is not above 0.
+    """
+    if timeout_s is None:
+        return comm.world.config.operation_timeout_s
+    check_timeout(kind, timeout_s)
+    return timeout_s
+
+
 def make_nccl_call(
     comm: Communicator,
     staging: Staging,
@@ -128,9 +160,7 @@ def make_nccl_call(
     """
     assert isinstance(staging, CudaStaging)
     world = comm.world
-    if timeout_s is not None:
-        check_timeout(kind, timeout_s)
-    limit_s = world.config.operation_timeout_s if timeout_s is None else timeout_s
+    limit_s = limit_of(comm, kind, timeout_s)
     queue = world.nccl_calls.queue_of(staging)
 
     ranks, is_repeated = comm.ranks, comm.is_repeated

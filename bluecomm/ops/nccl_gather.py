@@ -17,9 +17,10 @@ import torch
 from bluecomm.device.staging import Staging
 from bluecomm.errors import MismatchError
 from bluecomm.ops.follow_up_name import follow_up_name
-from bluecomm.ops.nccl_call import make_nccl_call, uses_nccl
-from bluecomm.ops.refusal import refuse, refuse_start
+from bluecomm.ops.nccl_call import limit_of, make_nccl_call, uses_nccl
+from bluecomm.ops.refusal import is_marked, refuse, refuse_start
 from bluecomm.ops.tensor import span
+from bluecomm.ops.time_budget import TimeBudget
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.chained_handle import ChainedHandle
@@ -142,7 +143,7 @@ class NcclGather:
         self._source = source
         self._given = given
         self._finish = finish
-        self._timeout_s = timeout_s
+        self._budget = TimeBudget(limit_of(comm, kind, timeout_s))
         # Raises on a stream that captures a graph, before other ranks get numbers.
         staging.point()
         # The memory of the result belongs to the stream of the start.
@@ -173,7 +174,9 @@ class NcclGather:
         numbers = self._comm.start(first)
         name = follow_up_name(self._comm, first, "rows")
         return ChainedHandle(
-            numbers, functools.partial(self._start_rows, name, first.blocking)
+            numbers,
+            functools.partial(self._start_rows, name, first.blocking),
+            on_failure=functools.partial(self._refuse_rows, name),
         )
 
     def _call_of_numbers(self) -> Call[list[int]]:
@@ -204,6 +207,11 @@ class NcclGather:
             call.parameters = parameters(splits=(1,) * self._comm.size)
         return call
 
+    def _refuse_rows(self, name: str, error: Exception) -> None:
+        """Tell members whose first call has not failed that no rows will come."""
+        if not is_marked(error):
+            refuse(self._comm, [(self._kind, name, None)], error)
+
     def _start_rows(self, name: str, blocking: bool, rows: list[int]) -> Handle[Any]:
         """Start NCCL's call when the numbers of rows are known."""
         call: Call[Any] | None = None
@@ -221,6 +229,7 @@ class NcclGather:
 
     def _call_of_rows(self, name: str, rows: list[int]) -> Call[Any]:
         given, shape = self._given, (sum(rows), *self._source.shape[1:])
+        timeout_s = self._budget.left_s()
         copies: Sequence[torch.Tensor] = ()
         if given:
             self._check_given(rows)
@@ -247,10 +256,10 @@ class NcclGather:
             self._source.shape,
             work,
             lambda _: finish(result, rows),
-            self._timeout_s,
+            timeout_s,
         )
         call.name = name
-        call.timeout_s = self._timeout_s
+        call.timeout_s = timeout_s
         call.parameters = self._parameters
         return call
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.ops.nccl_call import concerned_by
 from bluecomm.ops.refusal import Describe, Operation, told
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.communicator import Topology
@@ -91,7 +92,9 @@ def refused_exchange(
         name = comm.name_for(kind, arguments["name"])
         if arguments[targets] is None:
             topology = topology_of(comm)
-            yield kind, name, topology.parameters if topology else None
+            parameters = topology.parameters if topology else None
+            tensor = arguments.get("tensor")
+            yield kind, name, concerned_by(comm, kind, tensor, parameters)
         elif arguments["enable_topo_check"]:
             yield "allgather", f"{name}{_SUFFIX}", None
         else:
