@@ -31,7 +31,10 @@ class DeviceRuntime(Protocol):
         """Return an uninitialized tensor on a device, for the current stream."""
 
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
-        """Return a context, entered once, that makes the current stream current."""
+        """Return a context that makes the current stream current in any thread.
+
+        It may be entered again when it has been left.
+        """
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""

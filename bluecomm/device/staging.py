@@ -151,7 +151,9 @@ class Staging(abc.ABC):
         """Return a future whose callbacks compute on a stream of their own."""
 
     def stream_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context, entered once, in which any thread computes as this one.
+        """Return a context in which any thread computes as this one.
+
+        It may be entered again when it has been left.
 
         The stream that is current now is then current there, if there are streams.
         """

@@ -12,6 +12,7 @@ from bluecomm.ops.nccl_call import NcclWork, uses_nccl
 from bluecomm.ops.nccl_exchange import NcclExchange
 from bluecomm.ops.nccl_reductions import NcclReductions, rows_of_members
 from bluecomm.runtime import Communicator
+from bluecomm.runtime import parameters as make_parameters
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
@@ -107,8 +108,10 @@ def goes_through_nccl(
         return False
     if kind == "broadcast":
         return True
-    if kind == "neighbor_allreduce":
+    if kind in ("neighbor_allreduce", "pair_gossip"):
         return dtype in _FLOATING
+    if kind == "hierarchical_neighbor_allreduce":
+        return dtype in _FLOATING and comm.layout.is_homogeneous
     factors = (parameters.prescale, parameters.postscale)
     reduces = (
         dtype in _ADDED
@@ -119,6 +122,12 @@ def goes_through_nccl(
     if kind == "reducescatter" and comm.is_repeated:
         return reduces and shape[0] % comm.size == 0 and not parameters.splits
     return reduces and kind in ("allreduce", "reduce", "reducescatter")
+
+
+def takes_several_calls(comm: Communicator, kind: str) -> bool:
+    """Return whether ``NcclHierarchy`` carries out a call that goes through NCCL."""
+    is_flat = comm.machine_size in (1, comm.size)
+    return kind == "hierarchical_neighbor_allreduce" and not is_flat
 
 
 def nccl_work(
@@ -146,6 +155,9 @@ def nccl_work(
             return NcclReductions(
                 dtype, source, counts, destination, comm.rank, parameters
             )
-    if kind == "neighbor_allreduce":
+    if kind == "hierarchical_neighbor_allreduce" and comm.machine_size == 1:
+        mean = make_parameters(op="average", postscale=parameters.self_weight)
+        return Collective("allreduce", dtype, source, destination, mean)
+    if kind not in ("allreduce", "broadcast", "reducescatter"):
         return NcclExchange(staging, source, destination, parameters)
     return Collective(kind, dtype, source, destination, parameters)

@@ -46,10 +46,12 @@ class NcclExchange:
         self._sends = [
             (peer, self._sent[weight].data_ptr(), own.nbytes)
             for peer, weight in parameters.destinations
+            if own.nbytes
         ]
         self._receives = [
             (peer, row.data_ptr(), own.nbytes)
             for (peer, _), row in zip(parameters.sources, received, strict=True)
+            if own.nbytes
         ]
 
     def make_ticket(
@@ -71,4 +73,5 @@ class NcclExchange:
         The own value takes the weights of members that are gone.
         """
         missing = {i for i, peer in enumerate(self._senders) if peer in gone}
-        self._sum.write(self._own, self._result, missing)
+        if self._own.nbytes:
+            self._sum.write(self._own, self._result, missing)

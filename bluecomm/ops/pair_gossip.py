@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -22,13 +22,37 @@ _KIND = "pair_gossip"
 def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
     target = arguments.get("target_rank")
     # Without the pair it is unknown whose call this is.
-    if isinstance(target, int) and target in comm.ranks and target != comm.world.rank:
+    if _is_other(target, comm):
         member = comm.ranks.index(target)
         name = comm.pair_name_for(_KIND, arguments["name"], member)
+        member = _members_of_call(comm, target).ranks.index(target)
         yield _KIND, name, parameters(sources=((member, 1.0),))
 
 
-@describe_refused(_refused)
+def _group_of_refused(comm: Communicator, arguments: Mapping[str, Any]) -> Communicator:
+    target = arguments.get("target_rank")
+    return _members_of_call(comm, target) if _is_other(target, comm) else comm
+
+
+def _is_other(target: Any, comm: Communicator) -> TypeGuard[int]:
+    return (
+        isinstance(target, int) and target in comm.ranks and target != comm.world.rank
+    )
+
+
+def _members_of_call(comm: Communicator, target: int) -> Communicator:
+    """Return the communicator of calls with another rank.
+
+    NCCL needs all members of a communicator, so the pair has one of its own, if tensors
+    on devices go through NCCL. All ranks choose alike, also for tensors of the host.
+    """
+    if comm.world.device_transport.path != "nccl" or comm.is_repeated:
+        return comm
+    pair = sorted((comm.ranks.index(comm.world.rank), comm.ranks.index(target)))
+    return comm.subgroup(pair, "pair")
+
+
+@describe_refused(_refused, _group_of_refused)
 def _pair_gossip(
     form: Form,
     /,
@@ -83,13 +107,15 @@ def _pair_gossip(
             f"{_KIND}: target_rank must be one of the other ranks {others}, "
             f"got {target_rank}"
         )
+    name = comm.pair_name_for(_KIND, name, comm.ranks.index(target_rank))
+    comm = _members_of_call(comm, target_rank)
     member = comm.ranks.index(target_rank)
     return start(
         comm,
         _KIND,
         tensor,
         form,
-        name=comm.pair_name_for(_KIND, name, member),
+        name=name,
         timeout_s=timeout_s,
         parameters=parameters(
             self_weight=0.5 if self_weight is None else float(self_weight),

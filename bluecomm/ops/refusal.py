@@ -26,18 +26,31 @@ Operation = tuple[str, str, "Parameters | None"]
 # arguments. Takes the number of a call without a name.
 Describe = Callable[[Communicator, Mapping[str, Any]], Iterable[Operation]]
 
+# Returns the members that take part in a call, from the call's arguments.
+GroupOf = Callable[[Communicator, Mapping[str, Any]], Communicator]
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Error = TypeVar("_Error", bound=Exception)
 
 _TOLD = "_told_to_other_ranks"
 _describe: dict[Callable[..., Any], Describe] = {}
+_group_of: dict[Callable[..., Any], GroupOf] = {}
 
 
-def describe_refused(describe: Describe) -> Callable[[_Function], _Function]:
-    """Say which operations a function starts first, if not one of its own name."""
+def describe_refused(
+    describe: Describe, group_of: GroupOf | None = None
+) -> Callable[[_Function], _Function]:
+    """Say which operations a function starts first, if not one of its own name.
+
+    Args:
+        describe: Returns the operations, which are those of ``group_of``, if given.
+        group_of: Returns the members that take part.
+    """
 
     def register(start: _Function) -> _Function:
         _describe[start] = describe
+        if group_of is not None:
+            _group_of[start] = group_of
         return start
 
     return register
@@ -129,7 +142,10 @@ def refuse_form(
             kind = start.__name__.strip("_")
             refuse(comm, _one(comm, kind, arguments.get("name"), None), error)
         else:
-            refuse(comm, describe(comm, arguments), error)
+            operations = list(describe(comm, arguments))
+            if start in _group_of:
+                comm = _group_of[start](comm, arguments)
+            refuse(comm, operations, error)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,14 @@ from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
-from bluecomm.ops.nccl_call import make_nccl_call
-from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
+from bluecomm.ops.nccl_call import concerned_by, make_nccl_call
+from bluecomm.ops.nccl_collective import (
+    goes_through_nccl,
+    nccl_work,
+    takes_several_calls,
+)
 from bluecomm.ops.nccl_gather import NcclGather, gathers_through_nccl
+from bluecomm.ops.nccl_hierarchy import NcclHierarchy
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -63,6 +68,7 @@ def start(
         ValueError: ``tensor`` requires grad, and there is no ``adjoint``.
     """
     call: Call[torch.Tensor] | None = None
+    begin: Callable[[Call[Any]], Handle[torch.Tensor]] = comm.start
     try:
         source, dtype = as_input(tensor, kind, staged=True)
         # as_input() detaches tensors that require grad.
@@ -81,17 +87,20 @@ def start(
                 result, end = _on_device(
                     staging, source, target, rows, may_overwrite=not is_kept
                 )
-                call = make_nccl_call(
-                    comm,
-                    staging,
-                    kind,
-                    name,
-                    dtype,
-                    source.shape,
-                    nccl_work(comm, staging, kind, dtype, source, result, parameters),
-                    end,
-                    timeout_s,
-                )
+                if takes_several_calls(comm, kind):
+                    hierarchy = NcclHierarchy(
+                        *(comm, staging, dtype, source, result, parameters),
+                        *(end, timeout_s),
+                    )
+                    call, begin = hierarchy.first, hierarchy.begin
+                else:
+                    call = make_nccl_call(
+                        *(comm, staging, kind, name, dtype, source.shape),
+                        nccl_work(
+                            *(comm, staging, kind, dtype, source, result, parameters)
+                        ),
+                        *(end, timeout_s),
+                    )
             else:
                 call = _staged_call(staging, kind, dtype, source, target, rows)
         elif in_place:
@@ -107,11 +116,12 @@ def start(
         call.parameters = parameters
         call.blocking = form.blocking
         if not tracked:
-            return comm.start(call)
-        handle = start_tracked(comm, call, tensor, adjoint)
+            return begin(call)
+        handle = start_tracked(comm, call, tensor, adjoint, begin)
         return written_to(tensor, handle) if form.in_place else handle
     except Exception as error:
-        refuse_start(comm, kind, name, parameters, call, error)
+        concerned = concerned_by(comm, kind, tensor, parameters)
+        refuse_start(comm, kind, name, concerned, call, error)
         raise
 
 
@@ -203,7 +213,8 @@ def start_gather(
             return start_tracked(comm, call, tensor, adjoint, begin)
         return begin(call)
     except Exception as error:
-        refuse_start(comm, kind, name, parameters, call, error)
+        concerned = concerned_by(comm, kind, tensor, parameters)
+        refuse_start(comm, kind, name, concerned, call, error)
         raise
 
 

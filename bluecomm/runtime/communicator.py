@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import logging
 import numbers
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,9 @@ class Communicator:
         generation = world.assignment.epoch
         self.group_id = _group_id(self.ranks, creation, owner, generation)
         self._is_freed = False
+        # Communicators of some members for operations inside of others.
+        self._subgroups: dict[tuple[tuple[int, ...], str], Communicator] = {}
+        self._subgroups_lock = threading.Lock()
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
             world.add_group(self.group_id, self.ranks, self.layout.machine_of)
@@ -274,6 +278,44 @@ class Communicator:
         call.enter(self)
         return self.world.start(call)
 
+    def subgroup(self, members: Sequence[int], purpose: str) -> Communicator:
+        """Return a communicator of some members, which lives as long as this one.
+
+        Its members make it when they need it, without communication.
+
+        Args:
+            members: Numbers of the members, which contain this one.
+            purpose: Names the communicator, beside its members.
+        """
+        ranks = tuple(self.ranks[member] for member in members)
+        with self._subgroups_lock:
+            found = self._subgroups.get((ranks, purpose))
+            if found is None:
+                owner = f"{purpose} of {self.group_id} "
+                found = Communicator(self.world, ranks, owner=owner)
+                found.owner = self.owner  # its number differs from the owner's others
+                self._subgroups[ranks, purpose] = found
+            return found
+
+    @functools.cached_property
+    def machine_group(self) -> Communicator:
+        """The members on this machine, as a subgroup."""
+        return self.subgroup(self.layout.members(self.machine_rank), "machine")
+
+    @functools.cached_property
+    def neighbors_group(self) -> Communicator:
+        """The members at this member's position on each machine, as a subgroup.
+
+        They are in the order of their machines, which have as many members each.
+        """
+        return self.subgroup(
+            [
+                self.layout.members(machine)[self.local_rank]
+                for machine in range(self.machine_size)
+            ],
+            "neighbors",
+        )
+
     @property
     def is_repeated(self) -> bool:
         """Whether the members that are left repeat collectives after a loss."""
@@ -371,6 +413,11 @@ class Communicator:
         self._is_freed = True
         if self._epochs is not None:
             self._epochs.close()
+        with self._subgroups_lock:
+            subgroups = list(self._subgroups.values())
+            self._subgroups.clear()
+        for subgroup in subgroups:
+            subgroup.free()
         if self.rank >= 0:
             self.rank = -1  # start() refuses every call
             self.is_alone = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 
@@ -39,7 +40,7 @@ class MachineLayout:
         """Return the number of members on a member's machine."""
         return self.machine_of.count(self.machine_of[member])
 
-    @property
+    @functools.cached_property
     def is_homogeneous(self) -> bool:
         """Whether each machine has the same number of members."""
         counts = {self.machine_of.count(m) for m in range(self.machine_size)}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import networkx as nx
 import pytest
 import torch
 
@@ -102,6 +103,12 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     ),
     "gradient of gathering around": lambda x: gradient_of(gather_around, x),
     "second gradient": lambda x: second_gradient_of(bf.neighbor_allgather, x),
+    "pair_gossip": lambda x: gossip(x),
+    "pair_gossip of weights": lambda x: gossip(x.bfloat16(), 0.75, 0.25),
+    "gradient of pair_gossip": lambda x: gradient_of(
+        lambda y: gossip(y, 0.5, 0.25) * 1, x
+    ),
+    "hierarchical": lambda x: bf.hierarchical_neighbor_allreduce(x),
     # NCCL does not serve these, which go through the host.
     "no elements": lambda x: bf.allreduce(x[:0]),
 }
@@ -159,6 +166,13 @@ def send_around(x):
     return bf.neighbor_allreduce(
         x, self_weight=0.5, src_weights={right: 0.25}, dst_weights={left: 2.0}
     )
+
+
+def gossip(x, *weights):
+    """Average ranks 0 and 1; the other rank does not call."""
+    if bf.rank() > 1:
+        return x
+    return bf.pair_gossip(x, 1 - bf.rank(), *weights)
 
 
 def gather_around(x):
@@ -273,6 +287,57 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
+def average_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return averages between two machines of two ranks."""
+    x = tensors[bf.rank()] * 2
+    name = {"name": "same"}
+    started = [
+        bf.hierarchical_neighbor_allreduce_nonblocking(x + i, **name) for i in range(3)
+    ]
+    results = [handle.wait() * 2 for handle in started]
+    bf.hierarchical_neighbor_allreduce_nonblocking(x, name="dropped")
+    other = 1 - bf.machine_rank()
+
+    def uneven(y):
+        return bf.hierarchical_neighbor_allreduce(
+            y,
+            self_weight=0.5,
+            src_machine_weights={other: 0.25},
+            dst_machine_weights={other: 2.0},
+        )
+
+    mates = bf.ProcessSet([0, 1]), bf.ProcessSet([2, 3])
+    inside = {"process_set": mates[bf.machine_rank()]}
+    alone = {"src_machine_weights": {}, "dst_machine_weights": {}}
+    return [
+        *results,
+        uneven(x),
+        uneven(x[:1, :1]),  # fewer elements than ranks of a machine
+        uneven(x.bfloat16()),
+        gradient_of(uneven, x),
+        bf.hierarchical_neighbor_allreduce(x, self_weight=0.5, **alone, **inside),
+    ]
+
+
+def machine_inputs() -> list[torch.Tensor]:
+    return [torch.full((3, 5), float(rank)) + torch.arange(5) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def expected_of_machines():
+    return run_ranks(4, average_machines, machine_inputs(), ranks_per_machine=2)
+
+
+def test_averages_of_machines_are_those_of_the_host(expected_of_machines, seed):
+    found = run_ranks_on_gpus(
+        *(4, average_machines, machine_inputs()),
+        seed=seed,
+        environment=NCCL,
+        ranks_per_machine=2,
+    )
+    torch.testing.assert_close(found, expected_of_machines)
+
+
 BODIES = (
     *(run_all, run_in_sets, call_in_other_orders, overlap),
     wait_on_another_stream,
@@ -291,13 +356,14 @@ def test_results_are_those_of_the_host(expected, body, seed):
 
 
 def test_operations_go_through_nccl():
-    for kinds in run_ranks_on_gpus(
-        RANKS, run_and_name_kinds, inputs(), environment=NCCL
-    ):
-        assert kinds == [
-            *("allgather", "allreduce", "alltoall", "broadcast", "gather"),
-            *("neighbor_allgather", "neighbor_allreduce", "reduce", "reducescatter"),
-        ]
+    every = {
+        *("allgather", "allreduce", "alltoall", "broadcast", "gather"),
+        *("hierarchical_neighbor_allreduce", "neighbor_allgather"),
+        *("neighbor_allreduce", "pair_gossip", "reduce", "reducescatter"),
+    }
+    alone = every - {"pair_gossip"}  # the third rank is not one of the pair
+    found = run_ranks_on_gpus(RANKS, run_and_name_kinds, inputs(), environment=NCCL)
+    assert found == [sorted(every), sorted(every), sorted(alone)]
 
 
 def begin_again(*, unlike: bool) -> tuple[str, list[float]]:
@@ -370,6 +436,51 @@ def differ() -> list[str]:
     found.append(error_of(lambda: send_to_nobody(x)))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
+
+
+def differ_in_more_operations() -> dict[str, str]:
+    """Return errors of calls that differ; a wait for the deadline fails the test."""
+    x = torch.ones(4)
+    rank = bf.rank()
+    host = x.cpu() if rank == 1 else x
+    found = {
+        "root": error_of(lambda: bf.reduce(x, rank % 2, name="root")),
+        "rows": error_of(lambda: bf.gather(host, 0, name="rows")),
+        "neighbors": error_of(lambda: bf.neighbor_allgather(host, name="neighbors")),
+        "machines": error_of(
+            lambda: bf.hierarchical_neighbor_allreduce(host, name="machines")
+        ),
+    }
+    if rank < 2:
+        found["pair"] = error_of(lambda: bf.pair_gossip(host, 1 - rank, name="pair"))
+        wrong = x.int() if rank == 0 else x
+        found["refused"] = error_of(lambda: bf.pair_gossip(wrong, 1 - rank))
+        assert bf.pair_gossip(x, 1 - rank).tolist() == [1.0] * 4
+    graph = nx.DiGraph([(1, 2), (2, 1)])
+    graph.add_node(0)
+    bf.set_topology(graph)
+    wrong = x.int() if rank == 0 else x
+    found["no neighbors"] = error_of(lambda: bf.neighbor_allreduce(wrong))
+    assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
+    return found
+
+
+def test_more_calls_that_differ_fail_on_all_ranks():
+    results = run_ranks_on_gpus(RANKS, differ_in_more_operations, environment=NCCL)
+    for rank, found in enumerate(results):
+        assert "MismatchError: reduce 'root'" in found["root"]
+        assert "One rank's tensor goes through NCCL" in found["rows"]
+        assert "One rank's tensor goes through NCCL" in found["neighbors"]
+        assert "One rank's tensor goes through NCCL" in found["machines"]
+        if rank < 2:
+            assert "One rank's tensor goes through NCCL" in found["pair"]
+        if rank == 0:
+            assert found["refused"].startswith("ValueError")
+            assert found["no neighbors"].startswith("ValueError")
+            continue
+        if rank == 1:
+            assert "refused its call: ValueError" in found["refused"]
+        assert "refused its call: ValueError" in found["no neighbors"]
 
 
 @contextlib.contextmanager

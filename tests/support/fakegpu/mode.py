@@ -16,7 +16,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+)
 from torch.utils._pytree import tree_map_only
 
 from tests.support.fakegpu.tensors import DeviceMemory
@@ -194,6 +197,11 @@ def kernels(memory: DeviceMemory, *, makes_tensors: bool = False) -> Iterator[No
     """
     with _ProgramCalls(memory, makes_tensors), _Kernels(memory):
         yield
+
+
+def are_kernels() -> bool:
+    """Return whether torch operations of this thread run under ``kernels``."""
+    return _get_current_dispatch_mode() is not None
 
 
 def _is_view(function: Any) -> bool:

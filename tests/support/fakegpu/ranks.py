@@ -22,7 +22,7 @@ from bluecomm.device import runtime
 from tests.support.fakegpu.device import made
 from tests.support.fakegpu.kernels import launch
 from tests.support.fakegpu.library import load
-from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.mode import are_kernels, kernels
 from tests.support.fakegpu.tensors import DeviceMemory
 from tests.support.ranks import run_ranks
 
@@ -56,7 +56,7 @@ class FakeRuntime:
 
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         assert index == self.memory.ordinal
-        return self.memory.on_stream(self.memory.current_stream)
+        return _StreamContext(self.memory, self.memory.current_stream)
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal
@@ -81,6 +81,25 @@ class FakeRuntime:
         if self._side is None:
             self._side = self.memory.new_stream()
         return self._side
+
+
+class _StreamContext(contextlib.AbstractContextManager[None]):
+    """Makes a stream current, and torch's operations kernels, in any thread."""
+
+    def __init__(self, memory: DeviceMemory, stream: int) -> None:
+        self._memory = memory
+        self._stream = stream
+        self._entered: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self._memory.on_stream(self._stream))
+            if not are_kernels():
+                entered.enter_context(kernels(self._memory))
+            self._entered.append(entered.pop_all())
+
+    def __exit__(self, *exception: object) -> None:
+        self._entered.pop().close()
 
 
 class _StreamFuture(torch.futures.Future[Any]):
