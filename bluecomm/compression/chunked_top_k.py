@@ -82,12 +82,23 @@ class ChunkedTopK(Codec):
 
     def decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
         """Decode bytes; see ``Codec.decode``."""
+        self._check_positions("decode", into, self._start_decode(encoded, into))
+
+    def start_decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
+        """Decode bytes; see ``Codec.start_decode``. It waits for no GPU."""
+        well = self._start_decode(encoded, into)
+        if not is_on_gpu(into):
+            self._check_positions("decode", into, well)
+
+    def _start_decode(self, encoded: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Decode bytes, and return whether no position is beyond the end."""
         self._check("decode", into, encoded)
         target = into.detach()
         values = target if into.dtype == torch.float32 else target.float()
-        self._unpack("decode", encoded, values, into.dtype)
+        well = self._unpack("decode", encoded, values, into.dtype)
         if values is not target:
             target.copy_(values)
+        return well
 
     def add(
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
@@ -98,7 +109,8 @@ class ChunkedTopK(Codec):
             super().add(encoded, into, alpha)
             return
         self._check("add", into, encoded)
-        self._unpack("add", encoded, into.detach(), into.dtype, alpha)
+        well = self._unpack("add", encoded, into.detach(), into.dtype, alpha)
+        self._check_positions("add", into, well)
 
     def add_mean(
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
@@ -112,9 +124,10 @@ class ChunkedTopK(Codec):
         count = into.numel()
         nbytes = self._values_nbytes(count, into.dtype)
         picked = [self._load(one[:nbytes], count, into.dtype) for one in encoded]
-        self._run_unpacking(
+        well = self._run_unpacking(
             "add_mean", torch.stack(picked), encoded[:, nbytes:], into.detach(), alpha
         )
+        self._check_positions("add_mean", into, well)
 
     def _unpack(
         self,
@@ -123,7 +136,7 @@ class ChunkedTopK(Codec):
         values: torch.Tensor,
         dtype: torch.dtype,
         *more: float,
-    ) -> None:
+    ) -> torch.Tensor:
         """Run a kernel on what was sent, and on float32 values.
 
         Args:
@@ -132,10 +145,13 @@ class ChunkedTopK(Codec):
             values: The values; shape ``(count,)``.
             dtype: The type that was encoded.
             more: Further arguments of the kernel.
+
+        Returns:
+            Whether no position is beyond the end, as ``ChunkKernels.start_check`` does.
         """
         nbytes = self._values_nbytes(values.numel(), dtype)
         picked = self._load(encoded[:nbytes], values.numel(), dtype)
-        self._run_unpacking(operation, picked, encoded[nbytes:], values, *more)
+        return self._run_unpacking(operation, picked, encoded[nbytes:], values, *more)
 
     def _run_unpacking(
         self,
@@ -144,17 +160,22 @@ class ChunkedTopK(Codec):
         packed: torch.Tensor,
         values: torch.Tensor,
         *more: float,
-    ) -> None:
-        """Run a kernel on values that were sent and their positions."""
-        count = values.numel()
-        chunks = -(-count // CHUNK)
-        if not self._kernels.check(
+    ) -> torch.Tensor:
+        """Run a kernel on values and positions that were sent; see ``_unpack``."""
+        chunks = -(-values.numel() // CHUNK)
+        return self._kernels.start_check(
             operation, chunks, picked, packed, values, self.k, *more
-        ):
+        )
+
+    def _check_positions(
+        self, operation: str, values: torch.Tensor, well: torch.Tensor
+    ) -> None:
+        """Raise if a position was beyond the end."""
+        if not well:
             raise ValueError(
                 f"{self.name}.{operation} got a position beyond the end of the last "
-                f"chunk of {count} values; pass what encode with k={self.k} has "
-                "written for as many values"
+                f"chunk of {values.numel()} values; pass what encode with "
+                f"k={self.k} has written for as many values"
             )
 
     def _shares(self, count: int) -> tuple[int, int]:

@@ -104,10 +104,20 @@ class Codec(abc.ABC):
                 undefined.
         """
 
+    def start_decode(self, encoded: torch.Tensor, into: torch.Tensor) -> None:
+        """Decode as ``decode`` does, and do not wait for a GPU if that is possible.
+
+        If the bytes are damaged, there may be no error, and the contents of ``into``
+        are undefined.
+        """
+        self.decode(encoded, into)
+
     def add(
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
     ) -> None:
         """Add what ``encode`` has written, times ``alpha``, to values.
+
+        On a GPU damaged bytes may be no error; see ``start_decode``.
 
         Args:
             encoded: The bytes; shape ``(encoded_nbytes(count, dtype),)``.
@@ -120,7 +130,7 @@ class Codec(abc.ABC):
             ValueError: As ``decode`` does.
         """
         decoded = torch.empty_like(into)
-        self.decode(encoded, decoded)
+        self.start_decode(encoded, decoded)
         into.detach().add_(decoded, alpha=alpha)
 
     def add_mean(

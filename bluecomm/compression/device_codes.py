@@ -59,7 +59,7 @@ def _difference(codec: Codec, staging: Staging, timeout_s: float) -> str | None:
         there = staging.to_device(values)
         code_there = there.new_zeros(nbytes, dtype=torch.uint8)
         codec.start_encode(there, code_there)
-        codec.decode(code_there, there)
+        codec.start_decode(code_there, there)
         for name, expected, got in (
             ("codes", code, code_there),
             ("decoded values", decoded, there),

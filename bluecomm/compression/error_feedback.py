@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from bluecomm.compression.codec import Codec
+from bluecomm.device.staging import staging_of, values_beside
 
 # Shape, type and device.
 _Kind = tuple[torch.Size, torch.dtype, torch.device]
@@ -65,22 +66,10 @@ class ErrorFeedback:
             ValueError: The codec refuses the tensors, or the shape of the tensor with
                 this name has changed.
         """
-        kept = torch.promote_types(values.dtype, torch.float32)
-        residual = self._residuals.get(name)
-        if residual is None:
-            total = values.detach().to(kept, copy=True)
-        else:
-            if residual.shape != values.shape:
-                raise ValueError(
-                    f"ErrorFeedback.encode: tensor {name!r} had the shape "
-                    f"{tuple(residual.shape)} before, got {tuple(values.shape)}; use "
-                    "another name for another tensor"
-                )
-            total = self._take_memory(values, kept)
-            torch.add(values.detach(), residual, alpha=self.decay, out=total)
+        residual, total = self._total(name, values)
         sent = total.to(values.dtype)
         if not codec.encode(sent, into):
-            self._spare[_kind_of(total, kept)] = total
+            self._spare[_kind_of(total, total.dtype)] = total
             return False
         if sent is total:
             codec.add(into, total, alpha=-1.0)
@@ -92,6 +81,55 @@ class ErrorFeedback:
         if residual is not None:
             self._spare[_kind_of(residual, residual.dtype)] = residual
         return True
+
+    def start_encode(
+        self, codec: Codec, name: str, values: torch.Tensor, into: torch.Tensor
+    ) -> torch.Tensor:
+        """Encode as ``encode`` does, and do not wait for a GPU if that is possible.
+
+        The residual of a tensor that has none is 0 afterwards if ``encode`` would have
+        returned False.
+
+        Returns:
+            What ``codec.start_encode`` returns.
+
+        Raises:
+            TypeError: As ``encode`` does.
+            ValueError: As ``encode`` does.
+        """
+        residual, total = self._total(name, values)
+        sent = total.to(values.dtype)
+        well = codec.start_encode(sent, into)
+        decoded = torch.empty_like(sent)
+        codec.start_decode(into, decoded)
+        before = torch.zeros_like(total) if residual is None else residual
+        self._residuals[name] = torch.where(well, total - decoded, before)
+        return well
+
+    def _total(
+        self, name: str, values: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return the residual of a tensor, if it has one, and its sum with the values.
+
+        Raises:
+            ValueError: The shape of the tensor with this name has changed.
+        """
+        kept = torch.promote_types(values.dtype, torch.float32)
+        residual = self._residuals.get(name)
+        if residual is None:
+            return None, values.detach().to(kept, copy=True)
+        if residual.shape != values.shape:
+            raise ValueError(
+                f"ErrorFeedback.encode: tensor {name!r} had the shape "
+                f"{tuple(residual.shape)} before, got {tuple(values.shape)}; use "
+                "another name for another tensor"
+            )
+        if staging_of(residual) is not staging_of(values):
+            # It comes from a checkpoint, or another device encoded the last values.
+            residual = values_beside(values, residual.cpu())
+        total = self._take_memory(values, kept)
+        torch.add(values.detach(), residual, alpha=self.decay, out=total)
+        return residual, total
 
     def _take_memory(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return memory for a residual of ``values``."""

@@ -102,12 +102,24 @@ class CodedExchange:
             RuntimeError: As in ``Staging.to_host``.
         """
         assert self._staging is not None
-        assert self._feedback is None
         coded = values.new_zeros(sum(self._lengths) + 1, dtype=torch.uint8)
-        layout = Pieces(self._share, self._lengths[0], self._head)
-        well = self._codec.start_encode_pieces(values.float(), coded[:-1], layout)
-        coded[-1:].copy_(well)
+        coded[-1:].copy_(self._start_encode(values.float(), coded[:-1]))
         return self._staging.to_host(coded)
+
+    def _start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Encode float32 values on the device; return whether they are finite."""
+        if self._feedback is None:
+            layout = Pieces(self._share, self._lengths[0], self._head)
+            return self._codec.start_encode_pieces(values, into, layout)
+        are_finite = values.new_ones((), dtype=torch.bool)
+        pieces = torch.split(values, self._counts)
+        messages = torch.split(into, self._lengths)
+        for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
+            if piece.numel():
+                are_finite &= self._feedback.start_encode(
+                    self._codec, _name_of_piece(rank), piece, message[self._head :]
+                )
+        return are_finite
 
     def take_codes(self, coded: torch.Tensor) -> bool:
         """Take what ``start_encode`` has copied; return what ``encode`` returns."""
@@ -149,7 +161,7 @@ class CodedExchange:
         for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
             if piece.numel():
                 codes = message[self._head :]
-                are_finite &= self._encode(f"piece.{rank}", piece.float(), codes)
+                are_finite &= self._encode(_name_of_piece(rank), piece.float(), codes)
         return are_finite
 
     def start(
@@ -295,3 +307,8 @@ class CodedExchange:
         if self._feedback is None:
             return self._codec.encode(values, into)
         return self._feedback.encode(self._codec, name, values, into)
+
+
+def _name_of_piece(rank: int) -> str:
+    """Return the name of the piece of a rank, for ``ErrorFeedback``."""
+    return f"piece.{rank}"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from bluecomm.compression import Codec
+from bluecomm.compression.device_codes import encodes_there
 from bluecomm.device.staging import values_on_host
 from bluecomm.ops.neighbor_allgather import neighbor_allgather_nonblocking
 from bluecomm.ops.tensor import shared_empty
@@ -62,8 +63,9 @@ class CodedDifferences:
     Codes are those of float32. The values of the first round are those of parameters,
     so they are sent in the type of the parameters, but at least float32.
 
-    Codes are made and decoded on the host. So differences on a device are copied to the
-    host, which waits for the device.
+    Differences on a device are encoded there, if the codec's kernels can run, and the
+    host waits for their codes. Otherwise it waits for the differences, and encodes and
+    decodes them.
 
     Args:
         comm: Ranks that publish tensors, at least two, this one included.
@@ -89,6 +91,10 @@ class CodedDifferences:
         self._staging = None if on_host else bucket.staging
         self._dtype = torch.promote_types(bucket.dtype, torch.float32)
         self._codec = codec
+        config = comm.world.config
+        self._encodes_there = encodes_there(
+            codec, self._staging, config.device_codes, config.operation_timeout_s
+        )
         head = _PROGRESS_NBYTES + len(bucket.slots)
         self._head = -(-head // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
         self._codes = codec.encoded_nbytes(bucket.numel, torch.float32)
@@ -120,8 +126,16 @@ class CodedDifferences:
         """
         limit_s = self._comm.world.config.operation_timeout_s
         dtype = torch.float32 if progress.rounds else self._dtype
-        values = values_on_host(difference.to(dtype), name, limit_s)
-        if progress.rounds == 0:
+        values = difference.to(dtype)
+        encodes_there = self._encodes_there and progress.rounds > 0
+        if not encodes_there:
+            values = values_on_host(values, name, limit_s)
+        own_codes: torch.Tensor | None = None
+        if encodes_there:
+            sent = self._sent
+            own_codes = values.new_zeros(self._codes + 1, dtype=torch.uint8)
+            is_finite = self._encode_there(values, own_codes, progress, name)
+        elif progress.rounds == 0:
             is_finite = bool(values.isfinite().all())
             sent = torch.cat(
                 [self._sent[: self._head], values.view(torch.uint8).flatten()]
@@ -130,7 +144,10 @@ class CodedDifferences:
             sent = self._sent
             codec = self._codec.at_round(progress.rounds)
             is_finite = codec.encode(values, sent[self._head :])
-        not_finite = [] if is_finite else self._positions_not_finite(values)
+        not_finite = []
+        if not is_finite:
+            values = values_on_host(values, name, limit_s)
+            not_finite = self._positions_not_finite(values)
         head = sent[: self._head]
         head[:_PROGRESS_NBYTES].copy_(
             torch.tensor([progress.run, progress.rounds]).view(torch.uint8)
@@ -146,7 +163,33 @@ class CodedDifferences:
             name=name,
             process_set=self._comm,
         )
-        return self._read(sent), handle
+        return self._read(sent, own_codes), handle
+
+    def _encode_there(
+        self,
+        values: torch.Tensor,
+        codes: torch.Tensor,
+        progress: StateRound,
+        name: str,
+    ) -> bool:
+        """Encode values on their device into the message, and wait for the codes.
+
+        Args:
+            values: The values, float32.
+            codes: Memory of the device for the codes, and a byte for the result.
+            progress: As in ``start``.
+            name: Name of the operation.
+
+        Returns:
+            Whether all values can be decoded.
+        """
+        assert self._staging is not None
+        codec = self._codec.at_round(progress.rounds)
+        codes[-1:].copy_(codec.start_encode(values, codes[:-1]))
+        copy = self._staging.to_host(codes)
+        copy.wait(name, self._comm.world.config.operation_timeout_s)
+        self._sent[self._head :] = copy.values[:-1]
+        return bool(copy.values[-1])
 
     def received(
         self, messages: torch.Tensor, sources: Sequence[int]
@@ -169,27 +212,44 @@ class CodedDifferences:
     def _values_nbytes(self) -> int:
         return self._bucket.numel * self._dtype.itemsize
 
-    def _read(self, message: torch.Tensor) -> PublishedChange:
-        """Decode a message."""
+    def _read(
+        self, message: torch.Tensor, own_codes: torch.Tensor | None = None
+    ) -> PublishedChange:
+        """Decode a message.
+
+        Args:
+            message: The message.
+            own_codes: Its codes on the device, and a byte, if they were made there.
+        """
         # A copy, because a message may begin where no number may.
         run, rounds = message[:_PROGRESS_NBYTES].clone().view(torch.int64).tolist()
         flags = message[_PROGRESS_NBYTES:][: len(self._bucket.slots)]
         not_finite = flags.nonzero().flatten().tolist()
         values = None
         if not not_finite:
-            values = self._decode(message[self._head :], rounds)
-            if self._staging is not None:
-                values = self._staging.to_device(values)
+            payload = message[self._head :]
+            if self._encodes_there and rounds:
+                assert self._staging is not None
+                codes = own_codes
+                if codes is None:
+                    codes = self._staging.to_device(payload)
+                values = self._decode(codes[: self._codes], rounds)
+            else:
+                values = self._decode(payload, rounds)
+                if self._staging is not None:
+                    values = self._staging.to_device(values)
         return PublishedChange(StateRound(run, rounds), not_finite, values)
 
     def _decode(self, payload: torch.Tensor, rounds: int) -> torch.Tensor:
         if rounds == 0:
             return payload.clone().view(self._dtype)
-        values = torch.empty(self._bucket.numel, dtype=torch.float32)
-        self._codec.at_round(rounds).decode(payload, values)
+        values = payload.new_empty(self._bucket.numel, dtype=torch.float32)
+        self._codec.at_round(rounds).start_decode(payload, values)
         # Codecs may decode 0 as another value. Checkpoints leave the padding out.
         for slot in self._bucket.slots:
-            values[slot.offset + slot.shape.numel() : slot.end] = 0
+            padding = values[slot.offset + slot.shape.numel() : slot.end]
+            if padding.numel():
+                padding.zero_()
         return values
 
     def _positions_not_finite(self, values: torch.Tensor) -> list[int]:

@@ -69,8 +69,7 @@ class CodedGradients:
         self._exchange: CodedExchange | None = None
         self._encodes_there = False
         if self._comm.included and self._comm.size > 1:
-            # Error feedback waits for the device.
-            self._encodes_there = not (on_host or feedback) and encodes_there(
+            self._encodes_there = not on_host and encodes_there(
                 codec,
                 self._gradients.staging,
                 self._comm.world.config.device_codes,

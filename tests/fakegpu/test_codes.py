@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext as ok
 from typing import Any
 from unittest import mock
 
@@ -11,7 +12,13 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.compression import E3M0, MinMaxUInt8, device_codes
+from bluecomm.compression import (
+    E3M0,
+    ErrorFeedback,
+    MinMaxUInt8,
+    ScaledSign,
+    device_codes,
+)
 from bluecomm.compression.device_codes import _warn_once, encodes_there
 from bluecomm.device import runtime
 from bluecomm.device.staging import staging_of
@@ -43,9 +50,36 @@ pytestmark = pytest.mark.mp
 CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
     "bytegrad": ({"algorithm": "bytegrad", **SMALL}, {"min_max"}),
     "qadam": ({"algorithm": "qadam", **SMALL}, {"min_max"}),
+    "choco": ({"algorithm": "choco", **SMALL}, {"min_max"}),
+    "low precision": (
+        {"algorithm": "low_precision_decentralized", **SMALL},
+        {"min_max"},
+    ),
+    "onebit_adam": ({"algorithm": "onebit_adam", **SMALL}, {"scaled_sign"}),
+    "zero_one_adam": (
+        {"algorithm": "zero_one_adam", "steps_per_doubling": 1, **SMALL},
+        {"scaled_sign"},
+    ),
+    "sparse_loco": (
+        {"algorithm": "sparse_loco", "num_steps_per_communication": 2},
+        {"chunked_top_k"},
+    ),
+    "sparse late": (
+        {"algorithm": "sparse_loco", "num_steps_per_communication": 2, "overlap": 1},
+        {"chunked_top_k"},
+    ),
+    "diloco": (
+        {
+            "algorithm": "diloco",
+            "codec": E3M0,
+            "error_feedback": 0.9,
+            "num_steps_per_communication": 2,
+        },
+        {"e3m0"},
+    ),
 }
 # Their steps read values of the device; see docs/optimizer.md.
-WAITING = {"qadam"}
+WAITING = {"qadam", "onebit_adam", "zero_one_adam"}
 
 
 def train(
@@ -186,3 +220,58 @@ def test_a_kernel_that_cannot_be_compiled_does_not_encode(device, caplog, monkey
     assert not encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
     [text] = warnings_of(caplog)
     assert "fails on cuda:0 (no such processor); install" in text
+
+
+def test_a_residual_follows_the_values(device):
+    """As after a checkpoint, or when kernels are missing."""
+    memory, codec = device.memory, ScaledSign()
+    on_host = torch.tensor([1.0, -3.0, 0.5, 2.0], device="cpu")
+    there = memory.upload(on_host)
+    feedback, alone = ErrorFeedback(0.5), ErrorFeedback(0.5)
+    for values in (on_host, there, there, on_host):
+        nbytes = codec.encoded_nbytes(4, values.dtype)
+        code = values.new_empty(nbytes, dtype=torch.uint8)
+        assert feedback.start_encode(codec, "x", values, code)
+        expected = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        assert alone.encode(codec, "x", on_host, expected)
+        assert code.tolist() == expected.tolist()
+
+
+def test_what_is_not_finite_leaves_the_residual(device):
+    codec, feedback = ScaledSign(), ErrorFeedback()
+    code = torch.empty(codec.encoded_nbytes(2, torch.float32), dtype=torch.uint8)
+    for values, are_finite in (([1.0, -3.0], True), ([1.0, torch.nan], False)):
+        well = feedback.start_encode(codec, "x", torch.tensor(values), code)
+        assert bool(well) is are_finite
+        assert feedback.state_dict()["x"].tolist() == [-1.0, -1.0]
+
+
+def send_infinities() -> None:
+    """Have rank 1 send infinities in its second step; all ranks are told."""
+    for options, match in (
+        (
+            {"algorithm": "choco"},
+            r"not finite, or too large .*'first\.weight' on rank 1",
+        ),
+        (
+            {"algorithm": "sparse_loco", "num_steps_per_communication": 1},
+            r"not finite: 'first\.weight' on rank 1",
+        ),
+        ({"algorithm": "bytegrad"}, r"not finite, so byte.*'first\.weight' on rank 1"),
+    ):
+        model = place(make_model())
+        bf.broadcast_parameters(model)
+        optimizer = distribute(model, options)
+        for number in range(2):
+            with pytest.raises(FloatingPointError, match=match) if number else ok():
+                optimizer.zero_grad()
+                loss = sum(one.sum() for one in model.parameters())
+                if number and bf.rank() == 1:
+                    loss = loss + model.first.weight[0, 0] * torch.inf
+                loss.backward()
+                optimizer.step()
+                optimizer.synchronize()
+
+
+def test_infinities_are_named():
+    run_ranks_on_gpus(RANKS, send_infinities)

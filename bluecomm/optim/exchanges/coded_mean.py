@@ -8,7 +8,8 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.device.staging import staging_of, values_beside, values_on_host
+from bluecomm.compression.device_codes import encodes_there
+from bluecomm.device.staging import Staging, staging_of, values_beside, values_on_host
 from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.refusal import Operation, told
@@ -30,8 +31,9 @@ class CodedMean(Exchange):
     So all ranks get the same bits. A message begins with one byte per parameter, which
     is 1 if the sender's values are not finite. In a world of one nothing is encoded.
 
-    Codes are made and decoded on the host. So values on a device are copied to the
-    host, which waits for the device, and sums of what codes stand for are copied back.
+    Values on a device are encoded there, if the codec's kernels can run; the host waits
+    for their codes, and the device decodes and adds those of all ranks. Otherwise the
+    host waits for the values, encodes and decodes, and copies the sums back.
 
     Args:
         comm: Ranks that take part.
@@ -56,6 +58,8 @@ class CodedMean(Exchange):
         self._slots = slots
         # Operations in shared memory read these without a copy.
         self._sent: dict[str, torch.Tensor] = {}
+        # Whether each device encodes; see ``encodes_there``.
+        self._is_coder: dict[Staging | None, bool] = {}
 
     def weights(self, round_number: int) -> Weights:
         return STATIC
@@ -83,12 +87,18 @@ class CodedMean(Exchange):
             of a rank are not finite.
         """
         limit_s = self._comm.world.config.operation_timeout_s
-        values = values_on_host(source.detach().float(), name, limit_s)
+        values = source.detach().float()
         message = self._message(name, values.numel())
         slots = self._slots[name]
         head = message[: len(slots)].zero_()
         codes = message[_head_nbytes(slots) :]
-        if not self._encode(name, values, codes):
+        if self._encodes_there(source):
+            are_finite = self._encode_there(name, values, codes)
+        else:
+            values = values_on_host(values, name, limit_s)
+            are_finite = self._encode(name, values, codes)
+        if not are_finite:
+            values = values_on_host(values, name, limit_s)
             bad = [not slot.view_of(values).isfinite().all() for slot in slots]
             # If none is, the sum with what was lost before exceeds float32.
             head.copy_(torch.tensor(bad if any(bad) else [True] * len(bad)))
@@ -100,18 +110,25 @@ class CodedMean(Exchange):
     ) -> None:
         """Add the mean of what all ranks have sent, times ``alpha``, to values."""
         is_exact = into.dtype == torch.float32
-        if is_exact and staging_of(into) is None:
+        if self._encodes_there(into):
+            codes = values_beside(into, codes.contiguous())
+        if is_exact and staging_of(into) is staging_of(codes):
             self._codec.add_mean(codes, into, alpha)
             return
-        mean = torch.zeros(into.shape, dtype=torch.float32)
+        mean = codes.new_zeros(into.shape, dtype=torch.float32)
         self._codec.add_mean(codes, mean, alpha if is_exact else 1.0)
-        there = values_beside(into, mean).to(into.dtype)
+        there = mean
+        if staging_of(into) is not staging_of(mean):
+            there = values_beside(into, mean)
+        there = there.to(into.dtype)
         into.add_(there, alpha=1.0 if is_exact else alpha)
 
     def subtract_own(self, name: str, values: torch.Tensor) -> None:
         """Subtract what this rank sent last in an operation from float32 values."""
         codes = self._sent[name][_head_nbytes(self._slots[name]) :]
-        if staging_of(values) is None:
+        if self._encodes_there(values):
+            codes = values_beside(values, codes)
+        if staging_of(values) is staging_of(codes):
             self._codec.add(codes, values, -1.0)
             return
         decoded = torch.empty(values.shape, dtype=torch.float32)
@@ -128,6 +145,33 @@ class CodedMean(Exchange):
             nbytes += self._codec.encoded_nbytes(count, torch.float32)
             self._sent[name] = shared_empty(nbytes, torch.uint8).zero_()
         return self._sent[name]
+
+    def _encodes_there(self, values: torch.Tensor) -> bool:
+        """Return whether codes of values are made where the values are, on a device."""
+        staging = staging_of(values)
+        if staging not in self._is_coder:
+            config = self._comm.world.config
+            self._is_coder[staging] = encodes_there(
+                self._codec, staging, config.device_codes, config.operation_timeout_s
+            )
+        return self._is_coder[staging]
+
+    def _encode_there(
+        self, name: str, values: torch.Tensor, into: torch.Tensor
+    ) -> bool:
+        """Encode values on their device, and wait for the codes; see ``_encode``."""
+        staging = staging_of(values)
+        assert staging is not None
+        coded = values.new_zeros(into.numel() + 1, dtype=torch.uint8)
+        if self._feedback is None:
+            well = self._codec.start_encode(values, coded[:-1])
+        else:
+            well = self._feedback.start_encode(self._codec, name, values, coded[:-1])
+        coded[-1:].copy_(well)
+        copy = staging.to_host(coded)
+        copy.wait(name, self._comm.world.config.operation_timeout_s)
+        into.copy_(copy.values[:-1])
+        return bool(copy.values[-1])
 
     def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> bool:
         if self._feedback is None:

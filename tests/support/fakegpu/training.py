@@ -93,7 +93,7 @@ def train_steps(
             nn.functional.cross_entropy(output, labels[part::passes]).backward()
         optimizer.step()
     if memory is not None and not may_wait:
-        assert memory.host_waits == []
+        assert memory.host_waits == [], memory.host_waits
 
 
 def train_scaled(
