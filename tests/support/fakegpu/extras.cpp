@@ -44,6 +44,7 @@ void fakegpu_reset() {
   const std::scoped_lock lock(world().mutex);
   world().memory.check_freed();
   load_settings();
+  seed_streams();
   world().broken = kCudaSuccess;
 }
 

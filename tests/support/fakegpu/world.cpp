@@ -90,14 +90,22 @@ bool& in_host_function() {
   return inside;
 }
 
+void seed_stream(CUstream stream) {
+  stream->random.seed(settings().seed * 1000003 +
+                      static_cast<std::uint64_t>(stream->actor));
+}
+
+void seed_streams() {
+  for (CUstream const stream : world().streams) seed_stream(stream);
+}
+
 CUstream add_stream(int device, const std::string& name) {
   World& all = world();
   auto* const stream = new CUstream_st;  // kept for ever, so that late uses are found
   stream->actor = all.next_actor++;
   stream->device = device;
   stream->name = name + " " + std::to_string(stream->actor);
-  stream->random.seed(settings().seed * 1000003 +
-                      static_cast<std::uint64_t>(stream->actor));
+  seed_stream(stream);
   all.streams.insert(stream);
   start_thread(stream);
   return stream;

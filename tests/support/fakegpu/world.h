@@ -94,6 +94,9 @@ bool& in_host_function();
 // The functions below need the world's mutex.
 
 CUstream add_stream(int device, const std::string& name);
+// Have the delays of a stream, or of all, follow from the seed of the settings.
+void seed_stream(CUstream stream);
+void seed_streams();
 // Returns the stream of a handle, null and 1 being the legacy one of the current
 // device; null, after a violation, if it is none.
 CUstream find_stream(CUstream handle, const std::string& by);
