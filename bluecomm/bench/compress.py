@@ -1,8 +1,9 @@
-"""``compress``: times the codecs on one core, beside what torch does to the tensor."""
+"""``compress``: times codecs on one core or a GPU, beside what torch does there."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -27,6 +28,13 @@ from bluecomm.compression import (
     ScaledSign,
     TopK,
 )
+from bluecomm.device.runtime import current_runtime
+from bluecomm.device.staging import values_beside, values_on_host
+
+# The host starts these on a GPU before it waits, so that the GPU is never idle.
+_CALLS_ON_GPU = 10
+# How long the GPU may take for them, with its first compilation.
+_LIMIT_S = 300.0
 
 # Each entry makes a codec for a number of values. Sparse codecs keep 1 of 64 values.
 CODECS: dict[str, Callable[[int], Codec]] = {
@@ -76,14 +84,20 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "compress",
         help="time codecs beside a copy; needs no ranks",
-        description="Encode, decode and copy a tensor of random float32 on one core, "
-        "and find its largest values with torch.topk, in turns.",
+        description="Encode, decode and copy a tensor of random float32 on one core "
+        "or on a GPU, and find its largest values with torch.topk, in turns.",
     )
     parser.add_argument(
         "--mib", type=count, default=64, help="size of the tensor (default: 64)"
     )
     parser.add_argument(
         "--rounds", type=count, default=15, help="turns of each (default: 15)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="one core, or the first GPU (default: cpu)",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the results to FILE"
@@ -97,22 +111,42 @@ def run(args: argparse.Namespace) -> int:
     if refusal:
         print(f"compress: {refusal}", file=sys.stderr)
         return 2
+    if args.device == "cuda" and (problem := _problem_with_gpu()):
+        print(f"compress: --device cuda: {problem}", file=sys.stderr)
+        return 2
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        timed = measure(args.mib << 18, args.rounds)
+        timed = measure(args.mib << 18, args.rounds, args.device)
     finally:
         torch.set_num_threads(threads)
-    _print_table(args.mib, args.rounds, timed)
+    where = "on one core" if args.device == "cpu" else "on a GPU"
+    print(f"{args.mib} MiB of float32 {where}, medians of {args.rounds} turns")
+    _print_table(args.mib, timed)
     if args.json:
         rows = [one._asdict() for one in timed]
-        args.json.write_text(json.dumps({"mib": args.mib, "timed": rows}) + "\n")
+        args.json.write_text(
+            json.dumps({"mib": args.mib, "device": args.device, "timed": rows}) + "\n"
+        )
     return 0
 
 
-def measure(values: int, rounds: int) -> list[Timed]:
-    """Time yardsticks and codecs in turns, after one turn that is not counted."""
+def _problem_with_gpu() -> str | None:
+    """Return why kernels of codecs do not run on a GPU; ``None`` if they do."""
+    runtime = current_runtime()
+    return runtime.why_no_kernels() if runtime.count() else "there is no GPU"
+
+
+def measure(values: int, rounds: int, device: str = "cpu") -> list[Timed]:
+    """Time yardsticks and codecs in turns, after one turn that is not counted.
+
+    On a GPU a time is the mean of several calls, and the host waits after the last one.
+    """
     source = torch.randn(values)
+    calls = 1
+    if device == "cuda":
+        like = current_runtime().empty((1,), torch.float32, 0)
+        source, calls = values_beside(like, source), _CALLS_ON_GPU
     into = torch.empty_like(source)
     timed = [Timed(name, 1.0, [], []) for name in YARDSTICKS]
     turns: list[tuple[list[float], Callable[[], object]]] = [
@@ -122,25 +156,28 @@ def measure(values: int, rounds: int) -> list[Timed]:
     for name, make in CODECS.items():
         codec = make(values)
         nbytes = codec.encoded_nbytes(values, source.dtype)
-        code = torch.empty(nbytes, dtype=torch.uint8)
+        code = source.new_empty(nbytes, dtype=torch.uint8)
         one = Timed(name, 4 * values / nbytes, [], [])
         timed.append(one)
         turns += [
-            (one.encode_ms, lambda codec=codec, code=code: codec.encode(source, code)),  # type: ignore[misc]
-            (one.decode_ms, lambda codec=codec, code=code: codec.decode(code, into)),  # type: ignore[misc]
+            (one.encode_ms, functools.partial(codec.start_encode, source, code)),
+            (one.decode_ms, functools.partial(codec.start_decode, code, into)),
         ]
     for number in range(rounds + 1):
         for times, call in turns:
+            values_on_host(into[:1], "compress", _LIMIT_S)
             start = time.perf_counter()
-            call()
+            for _ in range(calls):
+                call()
+            values_on_host(into[:1], "compress", _LIMIT_S)
             if number:
-                times.append(1e3 * (time.perf_counter() - start))
+                times.append(1e3 * (time.perf_counter() - start) / calls)
     return timed
 
 
-def _print_table(mib: int, rounds: int, timed: list[Timed]) -> None:
+def _print_table(mib: int, timed: list[Timed]) -> None:
     copy_ms = statistics.median(timed[0].encode_ms)
-    rows = [("", "ratio", "encode ms", "decode ms", "both / copy")]
+    rows = [("", "ratio", "encode ms", "input GB/s", "decode ms", "both / copy")]
     for one in timed:
         encode_ms = statistics.median(one.encode_ms)
         decode_ms = statistics.median(one.decode_ms) if one.decode_ms else 0.0
@@ -149,9 +186,9 @@ def _print_table(mib: int, rounds: int, timed: list[Timed]) -> None:
                 one.name,
                 f"{one.ratio:.2f}",
                 f"{encode_ms:.2f}",
+                f"{mib * (1 << 20) / encode_ms / 1e6:.2f}",
                 f"{decode_ms:.2f}" if one.decode_ms else "",
                 f"{(encode_ms + decode_ms) / copy_ms:.2f}",
             )
         )
-    print(f"{mib} MiB of float32 on one core, medians of {rounds} turns")
     print("\n".join(align(rows, left=1)))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.bench import compress
 from bluecomm.compression import (
     E3M0,
     ErrorFeedback,
@@ -275,3 +276,16 @@ def send_infinities() -> None:
 
 def test_infinities_are_named():
     run_ranks_on_gpus(RANKS, send_infinities)
+
+
+def test_codecs_are_timed_on_a_device(device, monkeypatch):
+    # The others make tensors with ``device=``, which the fake does not see.
+    names = ("min_max_uint8", "scaled_sign", "e3m0", "chunked_top_k", "quantized_top_k")
+    kept = {name: compress.CODECS[name] for name in names}
+    monkeypatch.setattr(compress, "CODECS", kept)
+    timed = compress.measure(8192, 1, "cuda")
+    assert [one.name for one in timed] == [*compress.YARDSTICKS, *names]
+    assert all(len(one.encode_ms) == 1 for one in timed)
+    assert len({module for module, _ in device.launched}) == len(names)
+    device.without_kernels = {0}
+    assert compress._problem_with_gpu() == "numba.cuda finds no toolkit"

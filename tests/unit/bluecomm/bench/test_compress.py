@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from bluecomm.bench.__main__ import main
@@ -24,3 +25,9 @@ def test_all_codecs_are_measured_beside_yardsticks(tmp_path, capsys):
 def test_a_file_that_cannot_be_written_is_refused_first(tmp_path, capsys):
     assert main(["compress", "--json", str(tmp_path / "no" / "x.json")]) == 2
     assert "compress: " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_missing_is_refused_first(capsys):
+    assert main(["compress", "--device", "cuda"]) == 2
+    assert "compress: --device cuda: there is no GPU" in capsys.readouterr().err
