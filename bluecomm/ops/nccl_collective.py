@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 # Element types that NCCL can add.
 _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
+# Types of the two parts of complex numbers, which are added like other numbers.
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+# Types to which factors apply.
+_SCALED = _FLOATING | set(_PARTS)
 # Kinds that the ranks which are left repeat through NCCL after a loss.
 _REPEATED = frozenset({"allreduce", "broadcast", "neighbor_allreduce", "reducescatter"})
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
@@ -114,9 +118,9 @@ def goes_through_nccl(
         return dtype in _FLOATING and comm.layout.is_homogeneous
     factors = (parameters.prescale, parameters.postscale)
     reduces = (
-        dtype in _ADDED
+        (dtype in _ADDED or dtype in _PARTS)
         and parameters.op in _REDUCTIONS
-        and (factors == (1.0, 1.0) or dtype in _FLOATING)
+        and (factors == (1.0, 1.0) or dtype in _SCALED)
         and not parameters.local_only
     )
     if kind == "reducescatter" and comm.is_repeated:
@@ -144,6 +148,9 @@ def nccl_work(
     Arguments are those of ``Collective``, the ranks that take part, and the staging of
     the tensors' device.
     """
+    if dtype in _PARTS and kind != "broadcast":
+        dtype = _PARTS[dtype]
+        source, destination = map(torch.view_as_real, (source, destination))
     if kind == "reduce":
         counts = {parameters.root: source.numel()}
         return NcclReductions(dtype, source, counts, destination, comm.rank, parameters)

@@ -20,7 +20,7 @@ from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.library import load
-from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 
@@ -34,6 +34,13 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allreduce_": lambda x: bf.allreduce_(x.clone()),
     "bfloat16": lambda x: bf.allreduce(x.bfloat16(), op=bf.Sum),
     "int64": lambda x: bf.allreduce(x.long(), op=bf.Sum),
+    "complex": lambda x: bf.allreduce(
+        torch.complex(x, x + 1), prescale_factor=2.0, postscale_factor=0.5
+    ),
+    "complex, in place": lambda x: bf.allreduce_(torch.complex(x, x + 1).conj()),
+    "complex rows": lambda x: bf.reducescatter(torch.complex(x, x + 1)[:5], op=bf.Sum),
+    "complex at the root": lambda x: bf.reduce(torch.complex(x, x + 1), 1),
+    "float8": lambda x: bf.allgather(x[: bf.rank()].to(torch.float8_e4m3fn)).float(),
     "fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
     "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
     "broadcast": lambda x: bf.broadcast(x, 1),
@@ -316,7 +323,24 @@ def average_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         uneven(x.bfloat16()),
         gradient_of(uneven, x),
         bf.hierarchical_neighbor_allreduce(x, self_weight=0.5, **alone, **inside),
+        *train_on_machines(x),
     ]
+
+
+def train_on_machines(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return parameters that machines have averaged after each of some steps."""
+    torch.manual_seed(bf.rank())
+    model = place(torch.nn.Linear(5, 3))
+    plain = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = bf.DistributedOptimizer(
+        plain, model, algorithm="hierarchical_neighbor_allreduce"
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    optimizer.synchronize()
+    return [one.detach().clone() for one in model.parameters()]
 
 
 def machine_inputs() -> list[torch.Tensor]:
