@@ -18,6 +18,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from bluecomm.device import runtime
+from bluecomm.device.copy_counts import count_copy
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ class CudaStaging(Staging):
             [*{self.current_stream(), *after}],
         )
         self.keep(copy, (tensor, values))
+        count_copy(to_host=tensor.nbytes)
         return HostCopy(values, copy)
 
     def empty_on_host(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -313,6 +315,7 @@ class CudaStaging(Staging):
         )
         # Torch reuses the memory of `tensor` in the order of this stream.
         self.keep(copy, values)
+        count_copy(to_device=values.nbytes)
 
     def keep(self, use: StreamPoint | NcclCall, memory: object) -> None:
         """Keep memory until a copy or call has ended, and drop that of earlier ones.

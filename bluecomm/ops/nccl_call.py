@@ -9,6 +9,7 @@ import torch
 
 from bluecomm.device.staging import CudaStaging, Staging, staging_of
 from bluecomm.ops.refusal import first_operations, refuse
+from bluecomm.ops.tensor import nbytes_of
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
 from bluecomm.runtime.communicator import check_timeout
@@ -196,6 +197,7 @@ def make_nccl_call(
     tickets = NcclTickets(queue, staging, work, draft)
     call = Call(kind, dtype, shape, NO_MEMORY, NO_MEMORY, (work,), finish_on_stream)
     call.tickets = tickets
+    world.nccl_calls.count(comm.group_id, nbytes_of(dtype, shape))
     return call
 
 

@@ -48,6 +48,7 @@ _MOVED_TYPES = {
 }
 _OF_REDUCTIONS = _DTYPES | _REDUCED_TYPES
 _OF_MOVES = _OF_REDUCTIONS | _MOVED_TYPES
+_ITEM_NBYTES = {word: dtype.itemsize for dtype, word in _OF_MOVES.items()}
 _BY_WORD = {word: dtype for dtype, word in _OF_MOVES.items()}
 _TYPES_OF = {
     **dict.fromkeys(("allreduce", "reduce", "reducescatter"), _OF_REDUCTIONS),
@@ -123,6 +124,11 @@ def as_input(
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word
+
+
+def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Return the bytes of a tensor of a type that has the engine's name ``dtype``."""
+    return _ITEM_NBYTES.get(dtype, 1) * math.prod(shape)
 
 
 def _check_location(tensor: torch.Tensor, operation: str, *, staged: bool) -> None:

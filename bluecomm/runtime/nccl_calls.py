@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bluecomm.device.nccl import nccl_library
 
@@ -31,6 +31,20 @@ class QueueOwner(Protocol):
         """Raise ``ShutdownError`` unless operations can run."""
 
 
+class NcclCounts(NamedTuple):
+    """Counters of one rank's calls of NCCL.
+
+    Attributes:
+        calls: Calls that the rank has made.
+        nbytes: Bytes of their inputs.
+        communicators: Communicators that exist now.
+    """
+
+    calls: int = 0
+    nbytes: int = 0
+    communicators: int = 0
+
+
 class NcclCalls:
     """The queue of this rank's calls of NCCL, which is made with the first one.
 
@@ -46,6 +60,10 @@ class NcclCalls:
         self._lock = threading.RLock()
         self._queue: NcclQueue | None = None
         self._staging: CudaStaging | None = None
+        # Groups whose communicators exist, or are about to.
+        self._groups: set[int] = set()
+        self._calls = 0
+        self._nbytes = 0
 
     def queue_of(self, staging: CudaStaging) -> NcclQueue:
         """Return the queue, on the device of ``staging``.
@@ -83,9 +101,27 @@ class NcclCalls:
                 )
             return self._queue
 
+    def count(self, group_id: int, nbytes: int) -> None:
+        """Count a call of a group, whose input has this many bytes."""
+        with self._lock:
+            self._groups.add(group_id)
+            self._calls += 1
+            self._nbytes += nbytes
+
+    def counts(self) -> NcclCounts:
+        """Return the counts since the last ``reset_counts``."""
+        with self._lock:
+            return NcclCounts(self._calls, self._nbytes, len(self._groups))
+
+    def reset_counts(self) -> None:
+        """Count calls and bytes from 0 again."""
+        with self._lock:
+            self._calls = self._nbytes = 0
+
     def forget(self, group_id: int) -> None:
         """End the communicator of a group that the engine has forgotten."""
         with self._lock:
+            self._groups.discard(group_id)
             if self._queue is not None:
                 self._queue.forget_group(group_id)
 

@@ -11,9 +11,12 @@ from bfrun.wording import format_ranks
 
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters
+    from bluecomm.device.copy_counts import CopyCounts
     from bluecomm.runtime.input_waits import InputWaits
+    from bluecomm.runtime.nccl_calls import NcclCounts
 
 __all__ = [
+    "DeviceStats",
     "EdgeStats",
     "InputStats",
     "NeighborStats",
@@ -137,6 +140,30 @@ class InputStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceStats:
+    """Counters of the traffic of tensors on CUDA devices.
+
+    Attributes:
+        nccl_calls: Operations that this rank has passed to NCCL, including failed ones.
+        nccl_bytes: Bytes of their inputs.
+        communicators: Communicators of NCCL that exist now: one for each set of ranks
+            that has called NCCL, until ``free``.
+        copies_to_host: Copies of tensors from a device to the host.
+        bytes_to_host: Bytes of these.
+        copies_to_device: Copies from the host to a device.
+        bytes_to_device: Bytes of these.
+    """
+
+    nccl_calls: int = 0
+    nccl_bytes: int = 0
+    communicators: int = 0
+    copies_to_host: int = 0
+    bytes_to_host: int = 0
+    copies_to_device: int = 0
+    bytes_to_device: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Stats:
     """Counters of this rank since ``init`` or ``reset_stats``.
 
@@ -155,6 +182,7 @@ class Stats:
         input: Batches from ``bluecomm.data.DataLoader``, and the waits for them. If
             ``input.wait_s`` is a large part of ``age_s``, the input is the bottleneck.
         generation: Number of the generation; 0 before newcomers have joined.
+        devices: Calls of NCCL, and copies of tensors between CUDA devices and the host.
     """
 
     age_s: float
@@ -166,6 +194,7 @@ class Stats:
     dropped: int = 0
     input: InputStats = InputStats()
     generation: int = 0
+    devices: DeviceStats = DeviceStats()
 
     @property
     def epoch(self) -> int:
@@ -201,6 +230,13 @@ class Stats:
             lines.append(
                 f"{self.input.samples} samples in {self.input.batches} batches, "
                 f"{self.input.wait_s:.3f} s ({part:.0f} %) of waiting for data"
+            )
+        if self.devices.nccl_calls or self.devices.copies_to_host:
+            one = self.devices
+            lines.append(
+                f"GPU: {one.nccl_calls} calls of NCCL ({_readable(one.nccl_bytes)}), "
+                f"{_readable(one.bytes_to_host)} copied to the host, "
+                f"{_readable(one.bytes_to_device)} to the GPU"
             )
         if self.gone:
             gone = format_ranks(self.gone, noun=True)
@@ -264,8 +300,9 @@ def to_stats(
     gone: tuple[int, ...],
     waits: InputWaits,
     generation: int,
+    devices: DeviceStats,
 ) -> Stats:
-    """Return the counters of engine and input, with hosts and the ranks that left."""
+    """Return the counters of all parts, with hosts and the ranks that left."""
     operations = {
         kind: OperationStats(
             calls=one["calls"],
@@ -287,6 +324,20 @@ def to_stats(
         dropped=counted["dropped"],
         input=InputStats(waits.batches, waits.samples, waits.wait_s),
         generation=generation,
+        devices=devices,
+    )
+
+
+def to_device_stats(nccl: NcclCounts, copies: CopyCounts) -> DeviceStats:
+    """Return the counters of NCCL and of copies."""
+    return DeviceStats(
+        nccl_calls=nccl.calls,
+        nccl_bytes=nccl.nbytes,
+        communicators=nccl.communicators,
+        copies_to_host=copies.to_host,
+        bytes_to_host=copies.to_host_nbytes,
+        copies_to_device=copies.to_device,
+        bytes_to_device=copies.to_device_nbytes,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
+from bluecomm.device.copy_counts import copy_counts
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.device_transport import (
     choose_device_transport,
@@ -27,7 +28,7 @@ from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.process_sets import ProcessSets
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.requests import Requests
-from bluecomm.runtime.stats import Stats, to_stats
+from bluecomm.runtime.stats import Stats, to_device_stats, to_stats
 from bluecomm.runtime.unchanged_calls import UnchangedCalls
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class World(Requests):
         self.unchanged_calls = UnchangedCalls()
         self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
+        self._copies_before = copy_counts()
         self.nccl_calls = NcclCalls(self, awaits_device=self.assignment.survives_losses)
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
@@ -195,7 +197,10 @@ class World(Requests):
         self.unchanged_calls.add_to(counted["operations"])
         generation = self.assignment.epoch
         gone, waits = self.members.gone, self.input_waits
-        return to_stats(counted, hosts, gone, waits, generation)
+        devices = to_device_stats(
+            self.nccl_calls.counts(), copy_counts().since(self._copies_before)
+        )
+        return to_stats(counted, hosts, gone, waits, generation, devices)
 
     def show_epochs(self) -> None:
         """Show in the timeline, from now on, which ranks train together."""
@@ -218,6 +223,8 @@ class World(Requests):
         self._engine.reset_stats()
         self.unchanged_calls.reset()
         self.input_waits.reset()
+        self.nccl_calls.reset_counts()
+        self._copies_before = copy_counts()
 
     # -- joining ----------------------------------------------------------------------
 
