@@ -46,13 +46,15 @@ def encodes_there(
 def _difference(codec: Codec, staging: Staging, timeout_s: float) -> str | None:
     """Return what differs between the codes of a sample; ``None`` if nothing does."""
     count = _SAMPLE + getattr(codec, "k", 0)
-    generator = torch.Generator().manual_seed(count)
+    generator = torch.Generator("cpu").manual_seed(count)
     # Magnitudes of many sizes.
-    values = torch.randn(count, generator=generator)
-    values *= torch.exp2(torch.randint(-20, 20, (count,), generator=generator))
+    values = torch.randn(count, generator=generator, device="cpu")
+    values *= torch.exp2(
+        torch.randint(-20, 20, (count,), generator=generator, device="cpu")
+    )
     nbytes = codec.encoded_nbytes(count, values.dtype)
-    code = torch.zeros(nbytes, dtype=torch.uint8)
-    decoded = torch.zeros(count)
+    code = values.new_zeros(nbytes, dtype=torch.uint8)
+    decoded = torch.zeros_like(values)
     codec.encode(values, code)
     codec.decode(code, decoded)
     try:
