@@ -163,11 +163,6 @@ void NcclComm::finalize() {
   library_->check(library_->call().finalize(comm_), "ncclCommFinalize", comm_);
 }
 
-void NcclComm::destroy() {
-  const NcclHandle comm = std::exchange(comm_, nullptr);
-  library_->check(library_->call().destroy(comm), "ncclCommDestroy", nullptr);
-}
-
 void NcclComm::abort() noexcept {
   if (const NcclHandle comm = std::exchange(comm_, nullptr)) {
     library_->call().abort(comm);

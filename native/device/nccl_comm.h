@@ -76,7 +76,7 @@ class NcclComm {
   // Begins to connect the ranks, which pass the same id. Throws NcclError.
   NcclComm(std::shared_ptr<const NcclLibrary> library, const NcclId& id, int rank,
            int size);
-  // Aborts, unless destroy() or abort() has been called.
+  // Aborts, unless abort() has been called.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -87,10 +87,11 @@ class NcclComm {
   // Adds an operation to `stream`. Its work is there once the communicator has settled.
   // Throws NcclError.
   void start(const NcclWork& work, CudaStream stream);
-  // Ends the communicator in order: finalize(), is_settled(), destroy().
+  // Begins to end the communicator in order: finalize(), is_settled(), abort().
   void finalize();
-  void destroy();
-  // Ends all operations, also those that the device is running.
+  // Ends all operations, also those that the device is running, and frees the
+  // communicator. Unlike ncclCommDestroy, which may wait for the ranks of this machine
+  // to call it, too, it waits for no other rank.
   void abort() noexcept;
 
  private:

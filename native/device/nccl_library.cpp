@@ -41,7 +41,6 @@ NcclFunctions bind_all_of_nccl(void* library) {
   bind_nccl(library, "ncclCommInitRankConfig", all.init_rank);
   bind_nccl(library, "ncclCommGetAsyncError", all.get_async_error);
   bind_nccl(library, "ncclCommFinalize", all.finalize);
-  bind_nccl(library, "ncclCommDestroy", all.destroy);
   bind_nccl(library, "ncclCommAbort", all.abort);
   bind_nccl(library, "ncclAllReduce", all.all_reduce);
   bind_nccl(library, "ncclReduce", all.reduce);

@@ -55,7 +55,6 @@ struct NcclFunctions {
   int (*init_rank)(NcclHandle* comm, int size, NcclId id, int rank, NcclConfig* config);
   int (*get_async_error)(NcclHandle comm, int* error);
   int (*finalize)(NcclHandle comm);
-  int (*destroy)(NcclHandle comm);
   int (*abort)(NcclHandle comm);
   int (*all_reduce)(const void* from, void* to, std::size_t count, int type,
                     int reduction, NcclHandle comm, CudaStream stream);

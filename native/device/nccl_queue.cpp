@@ -445,15 +445,12 @@ void NcclQueue::end_settled() {
   std::erase_if(ending_, [&](Ending& one) {
     bool is_over = Clock::now() >= one.until;
     try {
-      if (one.comm->is_settled()) {
-        one.comm->destroy();
-        is_over = true;
-      }
+      is_over |= one.comm->is_settled();
     } catch (const NcclError&) {
       is_over = true;
     }
     if (!is_over) return false;
-    one.comm->abort();  // unless it is destroyed
+    one.comm->abort();
     const LockGuard lock(mutex_);
     groups_.remove(one.group);
     return true;
@@ -577,7 +574,7 @@ void NcclQueue::finalize(Clock::time_point deadline) {
   comms_.clear();
   for (const Ending& one : ending_) {
     while (!one.comm->is_settled()) wait();
-    one.comm->destroy();
+    one.comm->abort();
   }
   ending_.clear();
 }

@@ -393,14 +393,17 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const Injected injected = injected_error("ncclCommAbort");
   if (injected) return injected.code;
   if (!is_comm(comm, "ncclCommAbort")) return kNcclInvalidArgument;
+  bool is_finalized = false;
   {
     std::unique_lock lock(comm->mutex);
+    is_finalized = comm->state == CommState::kFinalized;
     comm->aborted = true;
     comm->state = CommState::kAborted;
     comm->changed.notify_all();
     // As NCCL waits for the thread of a group that is in progress.
     comm->changed.wait(lock, [comm] { return comm->late_launches == 0; });
   }
+  if (is_finalized) say_goodbye(*comm);
   // A running operation ends soon, and lets go of the sockets then.
   const std::scoped_lock lock(comm->peers_mutex);
   for (Peer& peer : comm->peers) peer.fd.reset();
