@@ -1,4 +1,4 @@
-"""Process sets that end or fail, beside others whose calls go on through NCCL."""
+"""Process sets that end beside others, whose calls go on through NCCL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 
 pytestmark = pytest.mark.mp
@@ -78,25 +77,3 @@ def test_a_call_that_waits_ends_with_its_set_only():
     found = run_ranks_on_gpus(RANKS, free_a_set_with_a_waiting_call, environment=NCCL)
     for text in found[:2]:
         assert text.startswith("ShutdownError")
-
-
-def fail_in_one_set() -> str:
-    """Return the error of a call of a set in which NCCL fails on rank 1."""
-    x = torch.ones(4)
-    pair = bf.ProcessSet([0, 1])
-    found = ""
-    bf.allreduce(x)
-    if bf.rank() == 1:
-        set_fake(FAIL="ncclAllReduce:1=2")
-    if bf.rank() < 2:
-        first = error_of(lambda: bf.allreduce(x, process_set=pair))
-        second = error_of(lambda: bf.allreduce(x, process_set=pair))
-        found = first if first != "no error" else second
-    check_others(x)
-    return found
-
-
-def test_a_failure_of_nccl_ends_one_set():
-    found = run_ranks_on_gpus(RANKS, fail_in_one_set, environment=NCCL)
-    for text in found[:2]:
-        assert "NCCL's communicator was aborted" in text
