@@ -148,6 +148,12 @@ def _plan(
     plan = with_addresses(plan, _addresses(choice, hosts, reports))
     for note in plan.notes:
         remark(f"bfrun: {note}")
+    if config.enable_net and not config.dry_run:
+        for report in reports:
+            remark(
+                f"bfrun: host '{report.host.name}': NCCL's network is "
+                f"{report.nccl_network}"
+            )
     if config.verbose and not config.dry_run:
         remark(f"{describe_plan(plan)}\n{describe_addresses(plan)}")
     return plan

@@ -33,7 +33,8 @@ class HostReport:
             empty if there is only one host.
         gpus: Facts about GPUs, CUDA and NCCL from the probe; empty unless
             ``--check`` asks for it.
-        nccl_network: The network that NCCL will use, likewise.
+        nccl_network: The network that NCCL will use; empty unless ``--check`` or
+            ``--enable-net`` asks for it.
     """
 
     host: Host
@@ -188,27 +189,28 @@ class _Preflight:
             cwd=self._config.cwd,
             files=needed_files(self._config),
         )
-        if self._config.check and report.answer:
-            answer = report.answer
+        answer = report.answer
+        if answer and (self._config.check or self._config.enable_net):
+            report.nccl_network = self._nccl_network(answer)
+        if answer and self._config.check:
             report.gpus = self._ask(
                 report,
                 "gpus",
                 environment=self._environment,
                 python=answer["program"] if answer["is_python"] else None,
             )
-            report.nccl_network = self._nccl_network(answer)
             if not report.gpus:
                 # A late answer would be taken for that of the next question.
                 report.answer = {}
 
     def _nccl_network(self, answer: Mapping[str, Any]) -> str:
         """Describe the network that NCCL will use on a host."""
-        plugin = describe_nccl_net(self._environment)
-        if plugin is not None:
-            return plugin
         names = [interface for interface, _ in answer["addresses"]]
         chosen = nccl_interfaces(names, self._environment.get("NCCL_SOCKET_IFNAME"))
-        return ", ".join(chosen) or "no interface"
+        interfaces = ", ".join(chosen) or "no interface"
+        plugin = describe_nccl_net(self._environment)
+        # The plugin takes the interfaces that NCCL's own sockets would take.
+        return interfaces if plugin is None else f"{plugin} over {interfaces}"
 
     def tell_slow(self, reports: Sequence[HostReport]) -> None:
         """Tell the user which hosts have not answered yet."""

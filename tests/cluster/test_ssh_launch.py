@@ -101,6 +101,8 @@ def test_environment_reaches_every_rank_but_no_command_line(launch, tmp_path):
     )
     lines = [f"[{rank}] {secret}|two words|WARN|BlueComm||" for rank in (0, 1)]
     assert finished(job) == lines
+    for name in ("node1", "node2"):
+        assert job.err.count(f"bfrun: host '{name}': NCCL's network is BlueComm ") == 1
     for rank in (0, 1):
         commands = Path(f"{seen}.{rank}").read_text()
         assert "bfrun" in commands

@@ -16,6 +16,7 @@ from bfrun.hosts import Host
 from bfrun.launch.local import LocalLauncher
 from bfrun.plan import HostFacts
 from bfrun.preflight.check import print_check, raise_failures
+from bfrun.preflight.gpus import nccl_interfaces
 from bfrun.preflight.preflight import HostReport, compare_hosts, run_preflight
 from bfrun.preflight.probe_session import ProbeSession
 
@@ -135,6 +136,20 @@ def test_a_host_that_is_silent_about_its_gpus_is_asked_nothing_more(monkeypatch)
     assert [one.answer for one in found] == [{}, {}]
     assert found[0].problems == ["no answer within 60 s"]
     assert set(asked) == {"facts", "gpus", "end"}
+
+
+def test_the_rails_of_the_plugin_are_the_interfaces_that_nccl_takes():
+    config = LaunchConfig(
+        command=(sys.executable,),
+        cwd=os.getcwd(),
+        enable_net=True,
+        environment=(("NCCL_NET_PLUGIN", "p"), ("NCCL_SOCKET_IFNAME", "")),
+    )
+    (found,) = run_preflight(config, [Host("localhost")], LocalLauncher(), os.environ)
+    names = [interface for interface, _ in found.answer["addresses"]]
+    rails = ", ".join(nccl_interfaces(names, None)) or "no interface"
+    assert found.nccl_network == f"its first choice from p over {rails}"
+    assert not found.gpus
 
 
 def test_host_that_was_not_reached_is_not_compared():
