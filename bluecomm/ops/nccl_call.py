@@ -95,7 +95,7 @@ def uses_nccl(comm: Communicator, staging: Staging) -> bool:
     return (
         isinstance(staging, CudaStaging)
         and comm.size > 1
-        and not comm.owner
+        and comm.may_use_nccl
         and comm.world.device_transport.offers_nccl()
     )
 
@@ -153,6 +153,28 @@ def make_nccl_call(
         timeout_s: Deadline that the caller gave.
 
     Raises:
+        BluecommError: As in ``send_through_nccl``, and so for the other errors.
+    """
+    call = Call(kind, dtype, shape, NO_MEMORY, NO_MEMORY, (work,), finish)
+    call.name = name
+    call.timeout_s = timeout_s
+    send_through_nccl(comm, staging, call, work)
+    return call
+
+
+def send_through_nccl(
+    comm: Communicator, staging: Staging, call: Call[Result], work: NcclWork
+) -> None:
+    """Let NCCL's queue carry out a call, on what the current stream has computed.
+
+    Args:
+        comm: Ranks that take part.
+        staging: Staging of the device.
+        call: Call without memory, whose deadline is set. Its name is set if the caller
+            gave one. It keeps ``work``.
+        work: The tensors. They live until the device has finished the call.
+
+    Raises:
         RuntimeError: NCCL or the device cannot be used, or the current stream captures
             a CUDA graph.
         ValueError: Calls before were on another device, or ``timeout_s`` is not above
@@ -161,6 +183,7 @@ def make_nccl_call(
     """
     assert isinstance(staging, CudaStaging)
     world = comm.world
+    kind, name, timeout_s, finish = call.kind, call.name, call.timeout_s, call.finish
     limit_s = limit_of(comm, kind, timeout_s)
     queue = world.nccl_calls.queue_of(staging)
 
@@ -194,11 +217,9 @@ def make_nccl_call(
         raise error
     started_on = staging.current_stream()
     draft = work.make_ticket(queue, _group_of(comm), started_on, float(limit_s))
-    tickets = NcclTickets(queue, staging, work, draft)
-    call = Call(kind, dtype, shape, NO_MEMORY, NO_MEMORY, (work,), finish_on_stream)
-    call.tickets = tickets
-    world.nccl_calls.count(comm.group_id, nbytes_of(dtype, shape))
-    return call
+    call.tickets = tickets = NcclTickets(queue, staging, work, draft)
+    call.finish = finish_on_stream
+    world.nccl_calls.count(comm.group_id, nbytes_of(call.dtype, call.shape))
 
 
 def _group_of(members: GroupMembers) -> NcclGroup:

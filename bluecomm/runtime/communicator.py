@@ -83,6 +83,8 @@ class Communicator:
         repeats: Whether its collectives are repeated among the members that are left,
             in a job that survives losses. Otherwise they fail when they need a lost
             rank. By default, those of a communicator without an owner are repeated.
+        may_use_nccl: Whether NCCL may carry out its operations on tensors of a GPU. By
+            default, it may if the communicator has no owner.
     """
 
     def __init__(
@@ -93,11 +95,13 @@ class Communicator:
         owner: str = "",
         *,
         repeats: bool | None = None,
+        may_use_nccl: bool | None = None,
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
         # The library that made it; empty for those of init() and of the program.
         self.owner = owner
+        self.may_use_nccl = not owner if may_use_nccl is None else may_use_nccl
         # Whether this is the communicator that init() makes.
         self.is_world = creation == 0 and not owner
         # Counters of the calls without a name, by kind.
@@ -292,7 +296,9 @@ class Communicator:
             found = self._subgroups.get((ranks, purpose))
             if found is None:
                 owner = f"{purpose} of {self.group_id} "
-                found = Communicator(self.world, ranks, owner=owner)
+                found = Communicator(
+                    self.world, ranks, owner=owner, may_use_nccl=self.may_use_nccl
+                )
                 found.owner = self.owner  # its number differs from the owner's others
                 self._subgroups[ranks, purpose] = found
             return found
