@@ -299,7 +299,6 @@ class Communicator:
                 found = Communicator(
                     self.world, ranks, owner=owner, may_use_nccl=self.may_use_nccl
                 )
-                found.owner = self.owner  # its number differs from the owner's others
                 self._subgroups[ranks, purpose] = found
             return found
 

@@ -22,6 +22,7 @@ from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
+from bluecomm.torch_backend.device_call import Facts, begin, device_call
 from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
 from bluecomm.torch_backend.other_backends import OtherBackends
 from bluecomm.torch_backend.staged import Destination, stage, staging_for
@@ -169,6 +170,16 @@ class GroupCalls:
         keep, gate = (source, destination), None
         staging = self._staging_for(kind, source, destination)
         if staging is not None:
+            on_device = device_call(
+                self._comm,
+                staging,
+                Facts(kind, dtype, shape, parameters),
+                source,
+                destination,
+                finish,
+            )
+            if on_device is not None:
+                return on_device
             copy, destination, finish = stage(staging, source, destination, finish)
             if copy is not None:
                 source, gate = copy
@@ -232,7 +243,7 @@ class GroupCalls:
                 call.name = f"{name}.{index}" if index else name
                 call.timeout_s = limit_s
                 call.blocking = is_blocking
-                handles.append(self._comm.start(call))
+                handles.append(begin(self._comm, call))
             return handles
 
         if self._flight is None:
@@ -382,7 +393,7 @@ class GroupCalls:
         if waits and len(handles) == 1:
             wait_for(handles[0])
             return None
-        work = GroupWork(handles, outputs, self._device_limit_s)
+        work = GroupWork(handles, outputs)
         if not waits:
             return work
         work.wait()

@@ -23,7 +23,7 @@ class Coalescing(GroupCalls):
         if (other := self._other_backends.group_for(device.type)) is not None:
             other._start_coalescing(device)
             return
-        self._collected = GroupWork([], [], self._device_limit_s)
+        self._collected = GroupWork([], [])
         block = _block_of_caller()
         if block is not None:
             left = weakref.finalize(block, _abandon, weakref.ref(self), self._collected)

@@ -25,4 +25,6 @@ def new_communicator(world: World, ranks: Sequence[int]) -> Communicator:
     members = tuple(ranks)
     counters = _creations.setdefault(world, {})
     counter = counters.setdefault(members, itertools.count(1))
-    return Communicator(world, members, next(counter), NAME, repeats=True)
+    return Communicator(
+        world, members, next(counter), NAME, repeats=True, may_use_nccl=True
+    )

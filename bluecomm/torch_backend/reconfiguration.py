@@ -66,7 +66,9 @@ class Reconfiguration(Exchanges):
             )
         former = self._comm
         owner = f"{NAME}.reconfigure"
-        self._comm = Communicator(world, members, opts.uuid, owner, repeats=True)
+        self._comm = Communicator(
+            world, members, opts.uuid, owner, repeats=True, may_use_nccl=True
+        )
         former.free()
         self._restart_counts()
         barrier = c10d.BarrierOptions()

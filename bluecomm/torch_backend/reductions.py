@@ -225,4 +225,7 @@ def _divisor(how: EngineReduction, call: Call[None]) -> Callable[[], int] | None
     """Return a function for the divisor of a call's result; None if it has none."""
     if not how.divisor:
         return None
-    return lambda: call.contributors or how.divisor
+    # Asked once. A call that kept its reference to itself would keep its memory until
+    # the garbage collector runs.
+    calls = [call]
+    return lambda: calls.pop().contributors or how.divisor

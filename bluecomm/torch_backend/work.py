@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bluecomm.device.staging import Point, Staging, staging_of, wait_on_host
+from bluecomm.device.staging import Point, Staging, staging_of
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
 from bluecomm.runtime.completions import let_others_run
@@ -34,21 +34,15 @@ class GroupWork(dist.Work):
     Args:
         handles: Handles of the operations.
         outputs: Tensors that the operations write, the value of the future.
-        device_limit_s: How long a future waits for a device that writes them, if they
-            are on one.
     """
 
     def __init__(
-        self,
-        handles: Sequence[Handle[None]],
-        outputs: list[torch.Tensor],
-        device_limit_s: float = 0.0,
+        self, handles: Sequence[Handle[None]], outputs: list[torch.Tensor]
     ) -> None:
         super().__init__()
         self._lock = threading.Lock()
         self._pending = list(handles)
         self._outputs = outputs
-        self._device_limit_s = device_limit_s
         # Behind the results that have been written on a stream of a device.
         self._points: list[tuple[Staging, Point]] = []
         self._error: BaseException | None = None
@@ -136,8 +130,9 @@ class GroupWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the tensors that the call writes.
 
-        Waits a moment for a call that ends soon. When the future has ended, a device
-        has written the tensors, so that all of its streams may use them.
+        Waits a moment for a call that ends soon. If the tensors are on a device, each
+        stream that is current in a wait for the future sees them, and so do callbacks,
+        as with futures of torch's own backends.
         """
         if self._future is None:
             staging = next(iter(self._stagings()), None)
@@ -153,20 +148,13 @@ class GroupWork(dist.Work):
                 )
                 # C++ does not see an error set by set_exception(), but one of a
                 # callback.
-                self._future = ended.then(lambda _: self._written())
+                self._future = ended.then(lambda _: self.result())
                 self._follow(ended)
             else:
                 self._future = torch.futures.Future()
                 self._future.set_result(self._outputs)
         release(self, len(self._outputs))
         return self._future
-
-    def _written(self) -> list[torch.Tensor]:
-        """Return the tensors that the call has written, when a device has, too."""
-        outputs = self.result()
-        for _, point in self._points:
-            wait_on_host(point, "a call of torch.distributed", self._device_limit_s)
-        return outputs
 
     def _stagings(self) -> set[Staging]:
         """Return what copies the results to the devices on which they are."""

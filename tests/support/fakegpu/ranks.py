@@ -103,7 +103,11 @@ class _StreamContext(contextlib.AbstractContextManager[None]):
 
 
 class _StreamFuture(torch.futures.Future[Any]):
-    """A future whose callbacks compute on a stream of their own."""
+    """A future whose callbacks compute on a stream of their own.
+
+    With torch, each stream that is current in a wait for the future that ``then``
+    returns follows the callback. Here the default stream does, before that future ends.
+    """
 
     def __init__(self, memory: DeviceMemory, stream: int) -> None:
         super().__init__()
@@ -113,7 +117,10 @@ class _StreamFuture(torch.futures.Future[Any]):
     def then(self, callback: Callable[..., Any]) -> Any:
         def on_own_stream(future: Any) -> Any:
             with self._memory.on_stream(self._stream), kernels(self._memory):
-                return callback(future)
+                try:
+                    return callback(future)
+                finally:
+                    self._memory.lead_default_stream()
 
         return super().then(on_own_stream)
 

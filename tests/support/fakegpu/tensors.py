@@ -92,6 +92,13 @@ class DeviceMemory:
         """Wait for this thread's current stream."""
         call("cuStreamSynchronize", self.stream)
 
+    def lead_default_stream(self) -> None:
+        """Make later work of the default stream wait for that of the current one."""
+        event = made("cuEventCreate", 0)
+        call("cuEventRecord", event, self.stream)
+        call("cuStreamWaitEvent", self._default, event, 0)
+        call("cuEventDestroy_v2", event)
+
     @property
     def stream(self) -> int:
         """The current stream, also for threads without a context."""
