@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _Part = tuple[int, int]
 
 _KINDS = frozenset({"allgather", "alltoall", "gather", "neighbor_allgather"})
+# Kinds whose first call needs all members, so that a mismatch fails it on all of them.
+_OF_ALL = frozenset({"allgather", "alltoall"})
 
 
 class RowExchange:
@@ -209,6 +211,8 @@ class NcclGather:
 
     def _refuse_rows(self, name: str, error: Exception) -> None:
         """Tell members whose first call has not failed that no rows will come."""
+        if isinstance(error, MismatchError) and self._kind in _OF_ALL:
+            return  # no member starts the second call
         if not is_marked(error):
             refuse(self._comm, [(self._kind, name, None)], error)
 

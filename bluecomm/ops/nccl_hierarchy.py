@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bluecomm.device.staging import Staging
+from bluecomm.errors import MismatchError
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import NcclWork, limit_of, make_nccl_call
 from bluecomm.ops.nccl_exchange import NcclExchange
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
 
 _KIND = "hierarchical_neighbor_allreduce"
+# Calls that follow the agreement.
+_STEPS = 3
 
 
 class _Agreement:
@@ -140,6 +143,8 @@ class NcclHierarchy:
 
     def _refuse_left(self, error: Exception) -> None:
         """Tell the members of the calls that will not follow."""
+        if isinstance(error, MismatchError) and len(self._left) == _STEPS:
+            return  # the members have not agreed, so none starts these calls
         for name, comm in self._left:
             refuse(comm, [(_KIND, name, None)], error)
 

@@ -507,6 +507,36 @@ def test_more_calls_that_differ_fail_on_all_ranks():
         assert "refused its call: ValueError" in found["no neighbors"]
 
 
+def fail_and_go_on() -> dict[str, list[str]]:
+    """Return errors of two calls, and of later ones whose parts have their names."""
+    x = torch.ones(4)
+    rank = bf.rank()
+    calls = {
+        "allgather": lambda y: bf.allgather(y, name="rows"),
+        "alltoall": lambda y: bf.alltoall(y, name="parts"),
+        "machines": lambda y: bf.hierarchical_neighbor_allreduce(y, name="machines"),
+    }
+    found = {}
+    for key, call in calls.items():
+        host = x.cpu() if rank == 1 else x
+        no_tensor: Any = None if rank == 2 else x
+        errors = [error_of(lambda c=call, y=y: c(y)) for y in (host, no_tensor)]
+        for _ in range(64):  # the parts of calls have 64 names in turn
+            call(x)
+        found[key] = errors
+    return found
+
+
+def test_calls_that_failed_on_all_ranks_leave_nothing_behind():
+    results = run_ranks_on_gpus(
+        4, fail_and_go_on, environment=NCCL, ranks_per_machine=2
+    )
+    for rank, found in enumerate(results):
+        for unlike, refused in found.values():
+            assert "One rank's tensor goes through NCCL" in unlike
+            assert ("refused its call" in refused) == (rank != 2)
+
+
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
     """Let the current stream of this rank capture a CUDA graph."""
