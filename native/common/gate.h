@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "common/status.h"
@@ -18,6 +19,10 @@ class Gate {
   // Returns nothing while the input is being written, and afterwards ok, or the reason
   // why it will never be complete. Does not block.
   virtual std::optional<Status> poll() = 0;
+
+  // Returns how many of the first bytes of the input have been written, as far as the
+  // gate knows: 0 unless the input is written in parts. Never decreases.
+  virtual std::size_t written() { return 0; }
 };
 
 }  // namespace bluecomm

@@ -163,25 +163,25 @@ void Dispatcher::hold_back(Operation& operation, bool held_back) {
   held_back ? ++held_back_ : --held_back_;
 }
 
-// Polls the gate of an operation that is held back. Returns whether anything changed.
+// Polls the gate of an operation. Returns whether anything changed.
 bool Dispatcher::resume(Operation& operation) {
-  return operation.state() == Operation::State::kQueued ? start_when_ready(operation)
-                                                        : advance(operation);
+  if (operation.state() == Operation::State::kQueued) {
+    return start_when_ready(operation);
+  }
+  operation.poll_input();
+  return advance(operation);
 }
 
-// Starts an operation whose turn it is, or holds it back while its gate is closed.
-// Returns whether anything changed.
+// Starts an operation whose turn it is, or holds it back while too little of its input
+// has been written. Returns whether anything changed.
 bool Dispatcher::start_when_ready(Operation& operation) {
-  if (Gate* const gate = operation.call().gate.get()) {
-    const std::optional<Status> ready = gate->poll();
-    hold_back(operation, !ready);
-    if (!ready) return false;
-    if (!ready->ok()) {
-      fail_operation(operation, {ready->code, operation.label() + ": " + ready->text,
-                                 ready->rank});
-      return true;
-    }
+  operation.poll_input();
+  if (operation.error()) {
+    fail_operation(operation, *operation.error());
+    return true;
   }
+  hold_back(operation, !operation.may_start());
+  if (operation.is_held_back()) return false;
   start(operation);
   return true;
 }
@@ -335,8 +335,9 @@ bool Dispatcher::take_turn() {
   if (polls_gates) next_gate_poll_ = now_ + kGateInterval;
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
-    if (operation->is_held_back() ? polls_gates && resume(*operation)
-                                  : advance(*operation)) {
+    const bool is_gated = operation->is_held_back();
+    const bool waits = is_gated && !operation->is_filling();
+    if (is_gated && polls_gates ? resume(*operation) : !waits && advance(*operation)) {
       changed = true;
     }
     if (i < operations_.size() && operations_[i] == operation) ++i;
@@ -372,7 +373,7 @@ bool Dispatcher::advance(Operation& operation) {
     end(operation);
     return true;
   }
-  hold_back(operation, operation.awaits_gate());
+  hold_back(operation, operation.awaits_gate() || operation.is_filling());
   return changed;
 }
 

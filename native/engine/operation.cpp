@@ -20,12 +20,34 @@ Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelop
       call_(std::move(call)),
       plan_(std::move(plan)),
       envelope_(envelope),
-      host_(host) {}
+      host_(host),
+      has_input_(call_.gate == nullptr) {}
+
+void Operation::poll_input() {
+  if (has_input_ || error_) return;
+  if (const std::optional<Status> opened = call_.gate->poll()) {
+    if (!opened->ok()) return fail_with(*opened);
+    has_input_ = true;
+  } else {
+    input_written_ = call_.gate->written();
+  }
+}
+
+bool Operation::may_start() const {
+  if (has_input_) return true;
+  // `prepare` and `bind` may read the input as a whole.
+  const auto reads_in_order = [](const Phase& phase) {
+    return !phase.prepare && !phase.bind;
+  };
+  return input_written_ > 0 && !plan_.phases.empty() &&
+         std::all_of(plan_.phases.begin(), plan_.phases.end(), reads_in_order);
+}
 
 void Operation::start(std::span<Channel* const> channels) {
   channels_ = channels;
   keeps_in_step_ = keeps_in_step();
   state_ = State::kRunning;
+  starts_early_ = is_filling();
   if (plan_.phases.empty()) {
     state_ = State::kDone;
     return;
@@ -66,7 +88,8 @@ void Operation::begin_phase() {
   }
   const bool is_followed =
       next_phase_ < plan_.phases.size() && plan_.phases[next_phase_].overlaps;
-  sends_.add(phase.sends, number, phase.overlaps || is_followed, context());
+  sends_.add(phase.sends, number, phase.overlaps || is_followed || is_filling(),
+             context());
   if (!phase.bind) open_phase(running);
 
   std::vector<EarlyMessage> early = std::exchange(early_, {});
@@ -230,7 +253,7 @@ bool Operation::advance(std::size_t budget) {
 }
 
 void Operation::limit_own_sources(RunningPhase& running) {
-  if (!phase(running).overlaps) return;
+  if (!phase(running).overlaps && !starts_early_) return;
   for (GatherState& gather : running.gathers) {
     if (gather.done()) continue;
     std::size_t ready = gather.gather().dst.size();
@@ -242,24 +265,28 @@ void Operation::limit_own_sources(RunningPhase& running) {
   }
 }
 
-// Returns how much of the beginning of `bytes` the gathers of the phases before `phase`
-// have written, as far as they write it.
+// Returns how much of the beginning of `bytes` has been written: by the program's
+// device, if they belong to the input, and by the gathers of the phases before `phase`,
+// as far as these write it.
 std::size_t Operation::ready_prefix(std::span<const std::byte> bytes,
                                     std::uint32_t phase) const {
   const std::less<const std::byte*> before;
   std::size_t ready = bytes.size();
+  const auto end_at = [&](std::span<const std::byte> unwritten) {
+    const bool overlaps = !unwritten.empty() &&
+                          before(bytes.data(), unwritten.data() + unwritten.size()) &&
+                          before(unwritten.data(), bytes.data() + ready);
+    if (!overlaps) return;
+    ready = before(bytes.data(), unwritten.data())
+                ? static_cast<std::size_t>(unwritten.data() - bytes.data())
+                : 0;
+  };
+  if (!has_input_) {
+    end_at(call_.input.subspan(std::min(input_written_, call_.input.size())));
+  }
   for (const RunningPhase& running : running_) {
     if (running.number >= phase) break;
-    for (const GatherState& gather : running.gathers) {
-      const std::span<const std::byte> rest = gather.unwritten();
-      const bool overlaps = !rest.empty() &&
-                            before(bytes.data(), rest.data() + rest.size()) &&
-                            before(rest.data(), bytes.data() + ready);
-      if (!overlaps) continue;
-      ready = before(bytes.data(), rest.data())
-                  ? static_cast<std::size_t>(rest.data() - bytes.data())
-                  : 0;
-    }
+    for (const GatherState& gather : running.gathers) end_at(gather.unwritten());
   }
   return ready;
 }
@@ -335,6 +362,7 @@ bool Operation::is_over(const RunningPhase& running) {
     if (!gather.done()) return false;
   }
   const bool is_last = running.number + 1 == plan_.phases.size();
+  if (is_last && is_filling()) return false;  // the input may still fail
   return (is_last ? sends_.released() : sends_.phase_released(running.number)) &&
          has_passed(phase(running));
 }

@@ -84,6 +84,12 @@ class Operation final : public BaseRequest {
   const Result& result() const { return result_; }
   void set_result(Result result) { result_ = std::move(result); }
 
+  // Polls the gate of the call, after whose failure there is an error().
+  void poll_input();
+  // Whether the input, as far as it has been written, is enough to start.
+  bool may_start() const;
+  // Whether the operation runs while its input is still being written.
+  bool is_filling() const { return state_ == State::kRunning && !has_input_; }
   // Whether it is this operation's turn, but its gate, or that of its running phase,
   // has not opened yet. Set by the dispatcher.
   bool is_held_back() const { return is_held_back_; }
@@ -204,6 +210,9 @@ class Operation final : public BaseRequest {
   int lost_ = -1;  // the last peer that was dropped
   bool is_held_back_ = false;
   bool awaits_gate_ = false;
+  bool has_input_ = true;          // the whole input has been written
+  std::size_t input_written_ = 0;  // its first bytes that have been, until then
+  bool starts_early_ = false;      // it started before the whole input had been written
 };
 
 }  // namespace bluecomm

@@ -26,7 +26,7 @@ void PendingSends::add(std::span<const Send> sends, std::uint32_t phase,
   for (const Send& send : sends) {
     Message& message = messages_.emplace_back(Message{&send, phase, nullptr});
     ++unsupplied_;
-    if (!is_growing) continue;
+    if (!is_growing || send.bytes.empty()) continue;
     Channel& channel = channel_to(send.peer, context);
     message.outgoing =
         channel.send_growing(header_of(send, phase, context.call), send.bytes);

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,6 +37,26 @@ class SwitchedGate final : public Gate {
  private:
   std::atomic<int> polls_{0};
   std::atomic<Position> position_{Position::kClosed};
+};
+
+// A gate whose input the test writes in parts.
+class GradualGate final : public Gate {
+ public:
+  std::optional<Status> poll() override {
+    if (is_broken_) return Status{Code::kInternal, "the copy failed", -1};
+    if (written_ < kAll) return std::nullopt;
+    return Status{};
+  }
+  std::size_t written() override { return written_; }
+
+  void write(std::size_t nbytes) { written_ = nbytes; }
+  void finish() { written_ = kAll; }
+  void break_off() { is_broken_ = true; }
+
+ private:
+  static constexpr std::size_t kAll = SIZE_MAX;
+  std::atomic<std::size_t> written_{0};
+  std::atomic<bool> is_broken_{false};
 };
 
 Call gated(Call call, std::shared_ptr<Gate> gate) {
@@ -171,6 +194,144 @@ TEST(gates, that_stay_closed_do_not_delay_close) {
   check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kClosed,
                 "cut short, because rank 0 shut down");
   engine.release(id);
+}
+
+// --- Inputs in parts -----------------------------------------------------------------
+
+constexpr std::size_t kPart = 300'000;  // bytes, some of which do not fill a chunk
+constexpr std::size_t kParts = 5;
+constexpr std::size_t kCount = kPart * kParts / sizeof(float);
+constexpr float kUnwritten = -1e9F;
+
+float value_of(int rank, std::size_t i) {
+  return 1.0F / static_cast<float>(3 + 7 * rank + static_cast<int>(i % 1013));
+}
+
+// Runs a call whose input is written part by part on all ranks, each part when the
+// engine has polled the gate, and compares its result with that of a call whose input
+// is complete.
+void check_gradual(EngineWorld& world, Kind kind, std::uint64_t group) {
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> input(kCount, kUnwritten);
+    std::vector<float> whole(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) whole[i] = value_of(rank, i);
+    const std::size_t length = kind == Kind::kReducescatter
+                                   ? kCount / static_cast<std::size_t>(world.size())
+                               : kind == Kind::kReduce && rank != 0 ? 0
+                                                                    : kCount;
+    std::vector<float> result(length);
+    std::vector<float> expected(length);
+    const auto call = [&](const std::vector<float>& from, std::vector<float>& to) {
+      Call call = make_call(engine, kind, "x", from, to, group);
+      if (kind != Kind::kNeighborAllreduce) return call;
+      const int size = world.size();
+      call.self_weight = 0.5;
+      call.sources = {{(rank + size - 1) % size, 0.5}};
+      call.destinations = {{(rank + 1) % size, 1.0}};
+      return call;
+    };
+    CHECK_EQ(run_call(engine, call(whole, expected)).text, "");
+
+    const auto gate = std::make_shared<GradualGate>();
+    const RequestId id = engine.submit(gated(call(input, result), gate));
+    constexpr std::size_t kStep = kPart / sizeof(float);
+    for (std::size_t begin = 0; begin < kCount; begin += kStep) {
+      std::copy_n(whole.data() + begin, kStep, input.data() + begin);
+      gate->write((begin + kStep) * sizeof(float));
+      engine.wait(id, Clock::now() + 1ms);
+    }
+    CHECK(!engine.wait(id, Clock::now() + 1ms).has_value());  // it may still fail
+    gate->finish();
+    CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+    engine.release(id);
+    CHECK(result == expected);
+  });
+}
+
+constexpr Kind kReadInOrder[] = {Kind::kAllreduce, Kind::kNeighborAllreduce,
+                                 Kind::kBroadcast, Kind::kReduce, Kind::kReducescatter};
+
+TEST(gates, let_an_operation_read_the_parts_that_are_written) {
+  for (const bool has_hosts : {false, true}) {
+    EngineWorld world(3);
+    constexpr std::uint64_t kHosts = 7;
+    if (has_hosts) {
+      for (int rank = 0; rank < 3; ++rank) {
+        world.engine(rank).add_group(kHosts, {0, 1, 2}, {0, 1, 2});
+      }
+    }
+    for (const Kind kind : kReadInOrder) {
+      check_gradual(world, kind, has_hosts ? kHosts : kWorld);
+    }
+  }
+}
+
+TEST(gates, let_an_operation_read_parts_over_sockets) {
+  EngineWorld world(3, over_tcp(2, stream::Encryption::kOff));
+  for (const Kind kind : kReadInOrder) check_gradual(world, kind, kWorld);
+}
+
+TEST(gates, let_the_first_part_travel_before_the_last_one_is_written) {
+  EngineWorld world(2);
+  const auto gate = std::make_shared<GradualGate>();
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> input(kCount, 1.0F);
+    std::vector<float> result(kCount);
+    Call call = make_call(engine, Kind::kNeighborAllreduce, "x", input, result);
+    call.self_weight = 1.0;
+    (rank == 0 ? call.destinations : call.sources) = {{1 - rank, 1.0}};
+    if (rank == 0) {
+      call.gate = gate;
+      gate->write(kPart);
+    }
+    const RequestId id = engine.submit(std::move(call));
+    if (rank == 1) {
+      await([&] {
+        engine.wait(id, Clock::now() + 1ms);
+        return engine.pending().at(0).received_bytes >= kPart / 2;
+      });
+      gate->finish();
+    }
+    CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "");
+    engine.release(id);
+    CHECK_EQ(result.back(), rank == 0 ? 1.0F : 2.0F);
+  });
+}
+
+TEST(gates, that_fail_after_a_part_end_the_operation_on_all_ranks) {
+  EngineWorld world(2);
+  const auto gate = std::make_shared<GradualGate>();
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> input(kCount);
+    std::vector<float> result(kCount);
+    Call call = make_call(engine, Kind::kAllreduce, "x", input, result);
+    if (rank == 0) {
+      call.gate = gate;
+      gate->write(kPart);
+    }
+    const RequestId id = engine.submit(std::move(call));
+    engine.wait(id, Clock::now() + 1ms);
+    if (rank == 0) gate->break_off();
+    check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kInternal,
+                  "allreduce 'x' on rank 0: the copy failed");
+    engine.release(id);
+    CHECK_EQ(
+        run_call(engine, make_call(engine, Kind::kAllreduce, "x", input, result)).text,
+        "");
+  });
+}
+
+TEST(gates, that_stop_after_a_part_end_with_the_deadline) {
+  EngineWorld world(1);
+  Engine& engine = world.engine(0);
+  std::vector<float> input(kCount);
+  std::vector<float> result(kCount);
+  const auto gate = std::make_shared<GradualGate>();
+  gate->write(kPart);
+  Call call = gated(make_call(engine, Kind::kAllreduce, "x", input, result), gate);
+  call.deadline = Clock::now() + 20ms;
+  check_failure(run_call(engine, std::move(call)), Code::kTimedOut,
+                "the device has not finished in time");
 }
 
 }  // namespace
