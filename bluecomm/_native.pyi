@@ -111,8 +111,8 @@ class CudaDevice(metaclass=_PybindType):
     def allocate(self, nbytes: int) -> PinnedBlock: ...
     def copy_to_host(
         self, source: int, address: int, nbytes: int, streams: Sequence[int]
-    ) -> StreamPoint:
-        """Copy what `streams` have computed, on a stream of bluecomm."""
+    ) -> Gate:
+        """Copy what `streams` have computed, in parts, on a stream of bluecomm."""
 
     def copy_to_device(
         self, address: int, destination: int, nbytes: int, stream: int

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
 
     # A copy or a call of NCCL, and the memory that it uses.
-    _Use = tuple[StreamPoint | NcclCall, object]
+    _Use = tuple[Gate | NcclCall, object]
 
 _LIBCUDA = "libcuda.so.1"
 # Devices of torch without a driver that bluecomm knows: copies block the program.
@@ -57,7 +57,8 @@ class HostCopy(NamedTuple):
 
     Attributes:
         values: Contiguous tensor on the host that gets the values.
-        gate: Opens when they are there; ``None`` if they are.
+        gate: Opens when they are there, and says before how many of the first ones
+            are; ``None`` if all are.
     """
 
     values: torch.Tensor
@@ -317,7 +318,7 @@ class CudaStaging(Staging):
         self.keep(copy, values)
         count_copy(to_device=values.nbytes)
 
-    def keep(self, use: StreamPoint | NcclCall, memory: object) -> None:
+    def keep(self, use: Gate | NcclCall, memory: object) -> None:
         """Keep memory until a copy or call has ended, and drop that of earlier ones.
 
         Args:

@@ -56,9 +56,9 @@ CudaStream to_stream(std::uintptr_t handle) {
   return reinterpret_cast<CudaStream>(handle);
 }
 
-std::shared_ptr<StreamPoint> copy_to_host(PyCudaDevice& self, std::uint64_t from,
-                                          std::uintptr_t to, std::size_t nbytes,
-                                          const std::vector<std::uintptr_t>& streams) {
+std::shared_ptr<Gate> copy_to_host(PyCudaDevice& self, std::uint64_t from,
+                                   std::uintptr_t to, std::size_t nbytes,
+                                   const std::vector<std::uintptr_t>& streams) {
   std::vector<CudaStream> all;
   for (const std::uintptr_t one : streams) all.push_back(to_stream(one));
   return self.device->copy_to_host(from, memory_at(to, nbytes), all);

@@ -4,8 +4,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "device/copy_in_parts.h"
 #include "device/device_trace.h"
 
 namespace bluecomm::device {
@@ -15,6 +18,17 @@ namespace {
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr int kCaptureModeRelaxed = 2;
 constexpr int kCaptureForbids = 900;  // the error of calls during a capture
+
+// A copy to the host is divided into parts of this size, so that the engine can send
+// the first ones while the others are copied. Each part costs an event, so huge tensors
+// have longer ones.
+constexpr std::size_t kPart = std::size_t{4} << 20;
+constexpr std::size_t kMaxParts = 64;
+
+std::size_t part_of(std::size_t nbytes) {
+  const std::size_t parts = (nbytes + kPart - 1) / kPart;
+  return (parts + kMaxParts - 1) / kMaxParts * kPart;
+}
 
 }  // namespace
 
@@ -98,7 +112,7 @@ void CudaDevice::wait_for(const StreamPoint& point, CudaStream stream) const {
   point.precede(stream);
 }
 
-std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(
+std::shared_ptr<Gate> CudaDevice::copy_to_host(
     DeviceAddress from, std::span<std::byte> to,
     std::span<const CudaStream> streams) const {
   const ContextScope scope(*this);
@@ -106,10 +120,22 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_host(
   for (CudaStream const stream : streams) {
     StreamPoint(shared_from_this(), stream).precede(to_host_);
   }
-  TracedWork traced(*this, to_host_);
-  driver_->check(driver_->call().copy_to_host(to.data(), from, to.size(), to_host_),
-                 "cuMemcpyDtoHAsync");
-  return traced.end("copies to the host", "COPY_TO_HOST", to.size());
+  const TracedWork traced(*this, to_host_);
+  const std::size_t length = part_of(to.size());
+  std::vector<CopyInParts::Part> parts;
+  for (std::size_t begin = 0; begin < to.size(); begin += length) {
+    const std::size_t end = std::min(begin + length, to.size());
+    driver_->check(driver_->call().copy_to_host(to.data() + begin, from + begin,
+                                                end - begin, to_host_),
+                   "cuMemcpyDtoHAsync");
+    if (end < to.size()) {
+      parts.push_back({end, make_point(to_host_, StreamPoint::Timing::kOff)});
+    }
+  }
+  auto last = traced.end("copies to the host", "COPY_TO_HOST", to.size());
+  if (parts.empty()) return last;
+  parts.push_back({to.size(), std::move(last)});
+  return std::make_shared<CopyInParts>(std::move(parts));
 }
 
 std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byte> from,

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "common/gate.h"
 #include "common/mutex.h"
 #include "device/cuda_driver.h"
 #include "device/stream_point.h"
@@ -25,11 +26,12 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  // Copies what `streams` have computed so far. Their later work does not wait for the
-  // copy, so it must not write to `from` before the copy has ended. Throws CudaError,
-  // also while one of them captures a CUDA graph.
-  std::shared_ptr<StreamPoint> copy_to_host(DeviceAddress from, std::span<std::byte> to,
-                                            std::span<const CudaStream> streams) const;
+  // Copies what `streams` have computed so far. The gate opens behind the copy, and
+  // knows how much of a large tensor has been copied. Later work of `streams` does not
+  // wait for the copy, so it must not write to `from` before the copy has ended. Throws
+  // CudaError, also while one of them captures a CUDA graph.
+  std::shared_ptr<Gate> copy_to_host(DeviceAddress from, std::span<std::byte> to,
+                                     std::span<const CudaStream> streams) const;
   // Copies in the order of `stream`. `from` must not change before the copy has ended.
   // Throws CudaError, as copy_to_host() does.
   std::shared_ptr<StreamPoint> copy_to_device(std::span<const std::byte> from,

@@ -43,6 +43,16 @@ def run_all(tensors: list[torch.Tensor]) -> dict[str, object]:
     return {name: operation(x * 2) for name, operation in OPERATIONS.items()}
 
 
+def exchange(messages: list[torch.Tensor]) -> None:
+    """Send messages of rank 0 to all others."""
+    for message in messages:
+        if bf.rank() == 0:
+            for receiver in range(1, bf.size()):
+                bf.send(message, receiver)
+        else:
+            bf.recv(message, 0)
+
+
 def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the results of operations that run while the program goes on.
 
@@ -56,15 +66,23 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     for _ in range(4):
         bf.allreduce_(x)
         x += 1
-    # A receiver waits neither for its stream nor for what it has received before.
     messages = [x + i for i in range(6)]
-    for message in messages:
-        if bf.rank() == 0:
-            for receiver in range(1, bf.size()):
-                bf.send(message, receiver)
-        else:
-            bf.recv(message, 0)
+    exchange(messages)
+    # A receiver waits neither for its stream nor for what it has received before, so it
+    # is ahead of its device if the sender does not wait for a device, either.
+    exchange([message.cpu() for message in messages] if bf.rank() == 0 else messages)
     return [*results, x, *messages]
+
+
+def large(_: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return results of tensors that are copied to the host in several parts."""
+    x = torch.arange(2_500_003, dtype=torch.float32) / (3 + bf.rank())
+    handles = [
+        bf.allreduce_nonblocking(x * 2),
+        bf.neighbor_allreduce_nonblocking(x * 3),
+        bf.broadcast_nonblocking(x * 5, 1),
+    ]
+    return [handle.wait()[::1000] for handle in handles]
 
 
 def inputs() -> list[torch.Tensor]:
@@ -81,6 +99,14 @@ def expected():
 def test_results_are_those_of_the_host(expected, body, seed):
     found = run_ranks_on_gpus(RANKS, body, inputs(), seed=seed)
     torch.testing.assert_close(found, expected[body], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_parts_of_large_tensors_give_the_results_of_the_host(transport):
+    environment = {"BLUECOMM_TRANSPORT": transport}
+    found = run_ranks_on_gpus(RANKS, large, inputs(), environment=environment)
+    host = run_ranks(RANKS, large, inputs(), environment=environment)
+    torch.testing.assert_close(found, host, rtol=0, atol=0)
 
 
 def test_each_wait_is_needed(expected, tmp_path):

@@ -37,6 +37,7 @@ struct Script {
   int capturing = 0;
   int capture_mode = 0;  // of this thread
   int allocations = 0;
+  int reached = 0;  // the next queries that find their event reached, whatever fails
 };
 Script script;
 
@@ -118,7 +119,10 @@ CudaFunctions scripted_functions() {
   all.event_record = [](CudaEvent, CudaStream stream) {
     return note("record", number_of(stream));
   };
-  all.event_query = [](CudaEvent) { return note("query", ""); };
+  all.event_query = [](CudaEvent) {
+    const int result = note("query", "");
+    return script.reached > 0 && script.reached-- > 0 ? 0 : result;
+  };
   all.event_destroy = [](CudaEvent) {
     --script.events;
     return 0;
@@ -208,6 +212,35 @@ TEST(cuda_device, copies_behind_the_work_of_several_streams) {
                                           "wait 9",   "to_host 9", "record 9"};
   CHECK(script.calls == expected);
   CHECK_EQ(script.events, 1);
+}
+
+TEST(cuda_device, copies_large_tensors_in_parts) {
+  const auto device = make_device();
+  constexpr std::size_t kPart = std::size_t{4} << 20;
+  std::vector<std::byte> values(2 * kPart + 12);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<std::byte>(i % 251);
+  }
+  std::vector<std::byte> host(values.size());
+  script.calls.clear();
+  const auto copy = device->copy_to_host(reinterpret_cast<DeviceAddress>(values.data()),
+                                         host, user_stream());
+  CHECK(host == values);
+  const std::vector<std::string> expected{"record 7",  "wait 9",    "to_host 9",
+                                          "record 9",  "to_host 9", "record 9",
+                                          "to_host 9", "record 9"};
+  CHECK(script.calls == expected);
+  CHECK_EQ(script.events, 3);
+
+  script.failures["query"] = device::kCudaNotReady;
+  CHECK(!copy->poll().has_value());
+  CHECK_EQ(copy->written(), 0U);
+  script.reached = 2;
+  CHECK(!copy->poll().has_value());
+  CHECK_EQ(copy->written(), 2 * kPart);
+  CHECK_EQ(script.events, 1);
+  script.failures.clear();
+  CHECK(copy->poll()->ok());
 }
 
 TEST(cuda_device, copies_to_the_device_in_the_order_of_the_program) {
