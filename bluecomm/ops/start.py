@@ -328,7 +328,9 @@ def _moved(
         for tensor, values in zip(given, results, strict=True):
             staging.write(tensor, values)
         if not given and staging_of(stacked) is None:
-            stacked = staging.to_device(stacked)
+            # CUDA blocks the program while it copies memory that is not page-locked.
+            values = staging.empty_on_host(stacked.shape, stacked.dtype)
+            stacked = staging.to_device(values.copy_(stacked))
         return stacked, rows
 
     return finish_moved
