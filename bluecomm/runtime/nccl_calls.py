@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from bluecomm.device.nccl import nccl_library
 
 if TYPE_CHECKING:
-    from bluecomm._native import Engine, NcclQueue
+    from bluecomm._native import Engine, NcclLibrary, NcclQueue
     from bluecomm.device.staging import CudaStaging
 
 _log = logging.getLogger("bluecomm")
@@ -77,7 +77,7 @@ class NcclCalls:
         with self._lock:
             world.check_usable()
             if self._queue is None:
-                library = nccl_library()
+                library = _load(world.rank, staging.index)
                 queue = staging.make_nccl_queue(
                     library, world.rank, awaits_device=self._awaits_device
                 )
@@ -96,8 +96,8 @@ class NcclCalls:
                     f"rank {world.rank} calls NCCL on CUDA device "
                     f"{self._staging.index}, but this tensor is on device "
                     f"{staging.index}; call "
-                    "torch.cuda.set_device(bluecomm.local_rank()) first, and make all "
-                    "tensors on that device"
+                    "torch.cuda.set_device(bluecomm.local_device()) first, and make "
+                    "all tensors on that device"
                 )
             return self._queue
 
@@ -142,3 +142,13 @@ class NcclCalls:
         with self._lock:
             if self._queue is not None:
                 self._queue.close(timeout_s)
+
+
+def _load(rank: int, index: int) -> NcclLibrary:
+    """Return NCCL; an error names the rank and the device."""
+    try:
+        return nccl_library()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"rank {rank} cannot call NCCL on CUDA device {index}: {error}"
+        ) from error
