@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tests.gpu import core, plugin
+from tests.gpu import codecs, core, plugin, targets, training
 from tests.gpu.job import Check
 
 PARTS: dict[str, dict[str, Check]] = {
     "core": core.CHECKS,
+    "training": training.CHECKS,
+    "codecs": codecs.CHECKS,
+    "targets": targets.CHECKS,
     "plugin": plugin.CHECKS,
 }

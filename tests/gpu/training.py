@@ -1,0 +1,60 @@
+"""Algorithms, windows and groups of torch on CUDA tensors, against the host."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.gpu.compare import compare_bodies
+from tests.gpu.job import NCCL, STAGED, Check, Job, cases_of
+
+# GPUs round otherwise in the passes of a model, and codes of few bits enlarge that.
+TOLERANCE = 1e-3
+TOLERANCE_OF_CODES = 0.1
+
+
+def algorithms(job: Job, table: str, environment: dict[str, str]) -> str:
+    cases = cases_of("tests.fakegpu.test_optimizers")
+    named = getattr(cases, table)
+    if not job.is_real:
+        named = dict(list(named.items())[:2])
+    return compare_bodies(
+        *(job, cases.RANKS, [cases.train], named, cases.make_batches()),
+        environment=environment,
+        rtol=0.0,
+        atol=TOLERANCE if table == "COMMON" else TOLERANCE_OF_CODES,
+    )
+
+
+def windows(job: Job) -> str:
+    cases = cases_of("tests.fakegpu.test_windows")
+    return compare_bodies(
+        *(job, cases.RANKS, [cases.use_all], cases.inputs()), environment=STAGED
+    )
+
+
+def groups(job: Job, environment: dict[str, str]) -> str:
+    cases = cases_of("tests.fakegpu.test_torch_operations")
+    expected = job.folder / "host"
+    found = job.folder / "gpu"
+    for folder in (expected, found):
+        folder.mkdir()
+    on_host = cases.run_ranks(cases.RANKS, cases.run_all, cases.inputs(), expected)
+    on_gpu = job.run_ranks(
+        *(cases.RANKS, cases.run_all, cases.inputs(), found), environment=environment
+    )
+    torch.testing.assert_close(on_gpu, on_host, rtol=1e-5, atol=1e-6)
+    return f"equal to the results on the host: {', '.join(cases.OPERATIONS)}"
+
+
+def _algorithms(table: str, environment: dict[str, str]) -> Check:
+    return Check(lambda job: algorithms(job, table, environment), limit_s=150.0)
+
+
+CHECKS = {
+    "common algorithms, staged": _algorithms("COMMON", STAGED),
+    "common algorithms, nccl": _algorithms("COMMON", NCCL),
+    "other algorithms, staged": _algorithms("OTHERS", STAGED),
+    "windows": Check(windows),
+    "groups of torch, staged": Check(lambda job: groups(job, STAGED)),
+    "groups of torch, nccl": Check(lambda job: groups(job, NCCL)),
+}
