@@ -6,6 +6,7 @@ import torch
 
 from tests.gpu.compare import compare_bodies
 from tests.gpu.job import NCCL, STAGED, Check, Job, cases_of
+from tests.support.fakegpu.training import train_scaled
 
 # GPUs round otherwise in the passes of a model, and codes of few bits enlarge that.
 TOLERANCE = 1e-3
@@ -46,6 +47,32 @@ def groups(job: Job, environment: dict[str, str]) -> str:
     return f"equal to the results on the host: {', '.join(cases.OPERATIONS)}"
 
 
+def scaler(job: Job) -> str:
+    cases = cases_of("tests.fakegpu.test_optimizers")
+    named = {"gradient_allreduce": cases.COMMON["gradient_allreduce"]}
+    return compare_bodies(
+        *(job, cases.RANKS, [train_scaled], named, cases.make_batches()),
+        environment=STAGED,
+        rtol=0.0,
+        atol=TOLERANCE,
+    )
+
+
+def survival(job: Job) -> str:
+    cases = cases_of("tests.fakegpu.test_nccl_survival")
+    faults = {2: (2, "kill")}
+    found = job.run_ranks(
+        *(3, cases.lose, cases.call_all, faults),
+        environment=NCCL,
+        survives_losses=True,
+        lost=faults,
+    )
+    assert found[0][0] == found[1][0]
+    for i in range(3, cases.CALLS):
+        assert found[0][0][i] == cases.expected_of([0, 1], i)
+    return "two ranks go on through NCCL without the third"
+
+
 def _algorithms(table: str, environment: dict[str, str]) -> Check:
     return Check(lambda job: algorithms(job, table, environment), limit_s=150.0)
 
@@ -55,6 +82,8 @@ CHECKS = {
     "common algorithms, nccl": _algorithms("COMMON", NCCL),
     "other algorithms, staged": _algorithms("OTHERS", STAGED),
     "windows": Check(windows),
+    "GradScaler": Check(scaler),
+    "survival, nccl": Check(survival),
     "groups of torch, staged": Check(lambda job: groups(job, STAGED)),
     "groups of torch, nccl": Check(lambda job: groups(job, NCCL)),
 }
