@@ -62,16 +62,19 @@ class Queue:
 
 
 class Comm:
-    """All ranks; notes what this one refuses."""
+    """All ranks; notes what this one refuses, and the bytes of its calls."""
 
     def __init__(self, queue):
-        self.refused = []
+        self.refused, self.counted = [], []
         self.is_repeated = False
         self.group_id, self.rank, self.size, self.ranks = 5, 0, 2, (0, 1)
         self.world = types.SimpleNamespace(
             rank=0,
             config=types.SimpleNamespace(operation_timeout_s=1.0),
-            nccl_calls=types.SimpleNamespace(queue_of=lambda staging: queue),
+            nccl_calls=types.SimpleNamespace(
+                queue_of=lambda staging: queue,
+                count=lambda group_id, nbytes: self.counted.append(nbytes),
+            ),
         )
 
     def name_for(self, kind, name):
@@ -113,8 +116,10 @@ def test_memory_is_freed_without_the_garbage_collector():
 
 def test_a_broadcast_moves_bytes_but_is_matched_by_its_type():
     queue = Queue()
-    call, _ = make(Comm(queue), "broadcast")
+    comm = Comm(queue)
+    call, _ = make(comm, "broadcast")
     assert call.dtype == "float32"
+    assert comm.counted == [16]
     assert (queue.calls[0]["dtype"], queue.calls[0]["count"]) == ("uint8", 16)
 
 
