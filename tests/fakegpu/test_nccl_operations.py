@@ -611,7 +611,8 @@ def test_ranks_with_different_versions_are_an_error_that_names_them():
 def hang_at_start() -> str:
     if bf.rank() == 1:
         set_fake(FAIL="ncclCommInitRankConfig:1=hang")
-    return error_of(lambda: bf.allreduce(torch.ones(4), timeout_s=1.0))
+    bf.barrier()  # a rank that came too late would be the reason of the timeout
+    return error_of(lambda: bf.allreduce(torch.ones(4), timeout_s=10.0))
 
 
 def test_a_communicator_that_does_not_start_ends_at_the_deadline():
