@@ -50,14 +50,22 @@ def check_out(
     return out
 
 
-def check_out_like(operation: str, tensor: torch.Tensor, out: object) -> torch.Tensor:
+def check_out_like(
+    operation: str, tensor: torch.Tensor, out: object, *, anywhere: bool = False
+) -> torch.Tensor:
     """Return ``out`` if a result like ``tensor`` can be written there.
+
+    Args:
+        operation: As in ``check_out``.
+        tensor: Input of the operation, or its result.
+        out: As in ``check_out``.
+        anywhere: Whether ``out`` may be on another device than ``tensor``.
 
     Raises:
         TypeError: ``out`` is not a tensor.
         ValueError: As in ``check_out``.
     """
-    _check_memory(operation, tensor, out)
+    _check_memory(operation, tensor, out, anywhere=anywhere)
     assert isinstance(out, torch.Tensor)
     if out.dtype is not tensor.dtype or out.shape != tensor.shape:
         raise _misfit(operation, tensor, out, ", ".join(map(str, tensor.shape)))
@@ -86,7 +94,9 @@ def _misfit(
     )
 
 
-def _check_memory(operation: str, tensor: torch.Tensor, out: object) -> None:
+def _check_memory(
+    operation: str, tensor: torch.Tensor, out: object, *, anywhere: bool = False
+) -> None:
     if not isinstance(out, torch.Tensor):
         raise TypeError(
             f"{operation}: out must be a torch.Tensor, got {type(out).__name__}"
@@ -97,7 +107,8 @@ def _check_memory(operation: str, tensor: torch.Tensor, out: object) -> None:
             "because no gradient passes through it; omit out, or call the operation "
             "under torch.no_grad()"
         )
-    if (staging := staging_of(out)) is not staging_of(tensor):
+    staging = staging_of(out)
+    if not anywhere and staging is not staging_of(tensor):
         raise ValueError(
             f"{operation}: out must be on {tensor.device}, as the tensor is, got one "
             f"on {out.device}"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
+from bluecomm.device.staging import Staging, staging_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import check_out_like
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tensor import as_input, dtype_of_word, new_output, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
+
+if TYPE_CHECKING:
+    from bluecomm._native import Gate
 
 __all__ = ["scatter", "scatter_nonblocking"]
 
@@ -37,14 +42,18 @@ def _scatter(
     The other ranks need not know types or shapes, which the root sends along. No
     gradient passes: each rank gets the values.
 
+    Parts on a GPU travel through the host. The result is where ``out`` is. Without
+    ``out`` the root's own result is where its part is, and those of the other ranks are
+    on the CPU, because they have no tensor that names a device.
+
     Args:
         tensors: On the root a tensor for each rank, in order; their types and shapes
-            may differ. ``None`` on the other ranks.
+            may differ, but all are on one device. ``None`` on the other ranks.
         root_rank: Rank that has the tensors. It must be the same on all ranks.
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         process_set: Ranks that take part. Default: all.
-        out: Dense tensor for the result. Default: new memory.
+        out: Dense tensor for the result, on the CPU or on a GPU. Default: new memory.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
@@ -54,8 +63,9 @@ def _scatter(
     Raises:
         TypeError: One of ``tensors`` is not a tensor, or its type is not supported.
         ValueError: ``root_rank`` is not a member of the process set, or ``tensors`` are
-            not one for each member on the root, or not ``None`` on another rank; or
-            ``out`` has not the type and shape of the result, which this rank loses.
+            not one for each member on the root, are on several devices, or are not
+            ``None`` on another rank; or ``out`` has not the type and shape of the
+            result, which this rank loses.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -64,11 +74,16 @@ def _scatter(
     comm = current_communicator(process_set)
     root = member_of("scatter", "root_rank", root_rank, comm)
     packed = torch.empty(0, dtype=torch.uint8)
+    gate: Gate | None = None
     lengths: list[int] = []
+    own: torch.Tensor | None = None
     if comm.rank == root:
-        parts = _checked(tensors, comm)
-        packed, lengths = _pack(parts)
-        own = parts[comm.rank][0] if out is not None else parts[comm.rank][0].clone()
+        parts, staging = _checked(tensors, comm)
+        packed, lengths = _pack(parts, staging)
+        if staging is not None:
+            packed, gate = staging.to_host(packed)
+        if out is None:
+            own = parts[comm.rank][0].clone()
     elif tensors is not None:
         raise ValueError(
             f"scatter: only the root, rank {root_rank}, passes tensors; pass None on "
@@ -76,16 +91,20 @@ def _scatter(
         )
 
     def finish(number: int) -> torch.Tensor:
+        if own is not None:
+            return own
         if comm.rank == root:
-            value = own
+            part = torch.split(packed, lengths)[root]
         else:
             block, rows = comm.world.output(number)
-            value = _unpack(torch.frombuffer(block, dtype=torch.uint8, count=sum(rows)))
+            part = torch.frombuffer(block, dtype=torch.uint8, count=sum(rows))
+        value = _unpack(part)
         return value if out is None else _copied(value, out)
 
     call: Call[torch.Tensor] = Call(
         "scatter", "uint8", packed.shape, span(packed), NO_MEMORY, (packed,), finish
     )
+    call.gate = gate
     call.name = name
     call.timeout_s = timeout_s
     call.parameters = parameters(root=root, splits=tuple(lengths))
@@ -99,20 +118,36 @@ scatter_nonblocking = nonblocking(_scatter)
 
 def _checked(
     tensors: Sequence[torch.Tensor] | None, comm: Communicator
-) -> list[tuple[torch.Tensor, str]]:
+) -> tuple[list[tuple[torch.Tensor, str]], Staging | None]:
+    """Return the parts with the engine's types, and the staging of their device."""
     if tensors is None or len(tensors) != comm.size:
         got = "None" if tensors is None else len(tensors)
         raise ValueError(
             f"scatter: expected a tensor for each of {comm.size} ranks on the root, "
             f"got {got}"
         )
-    return [as_input(tensor, "scatter") for tensor in tensors]
+    parts = [as_input(tensor, "scatter", staged=True) for tensor in tensors]
+    first = parts[0][0]
+    staging = staging_of(first)
+    for tensor, _ in parts:
+        if staging_of(tensor) is not staging:
+            raise ValueError(
+                "scatter: expected all tensors on one device, got some on "
+                f"{first.device} and on {tensor.device}; move them with .to() first"
+            )
+    return parts, staging
 
 
 def _copied(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    check_out_like("scatter", value, out)
-    with torch.no_grad():
-        return out.copy_(value)
+    """Write a value of the host to ``out``, which may be on a device."""
+    check_out_like("scatter", value, out, anywhere=True)
+    staging = staging_of(out)
+    if staging is None:
+        with torch.no_grad():
+            return out.copy_(value)
+    # CUDA blocks the program while it copies memory that is not page-locked.
+    values = staging.empty_on_host(value.shape, value.dtype)
+    return staging.write(out, values.copy_(value))
 
 
 def _aligned(nbytes: int) -> int:
@@ -120,21 +155,32 @@ def _aligned(nbytes: int) -> int:
 
 
 def _pack(
-    parts: Sequence[tuple[torch.Tensor, str]],
+    parts: Sequence[tuple[torch.Tensor, str]], staging: Staging | None
 ) -> tuple[torch.Tensor, list[int]]:
-    """Return all parts one after another, and their lengths in bytes."""
-    pieces, lengths = [], []
+    """Return all parts one after another, where they are, and their lengths in bytes.
+
+    Args:
+        parts: The parts, and the engine's names of their types.
+        staging: Staging of the device that has them; ``None`` if the host does.
+    """
+    texts, lengths = [], []
     for tensor, word in parts:
         words = " ".join([word, *map(str, tensor.shape)]).encode()
         text = len(words).to_bytes(4, "little") + words
-        head = text.ljust(_aligned(len(text)), b"\0")
-        pieces.append((head, tensor))
-        lengths.append(len(head) + _aligned(tensor.nbytes))
-    packed = new_output(torch.empty(sum(lengths), dtype=torch.uint8))
+        texts.append(text.ljust(_aligned(len(text)), b"\0"))
+        lengths.append(len(texts[-1]) + _aligned(tensor.nbytes))
+    joined = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
+    if staging is None:
+        packed = new_output(torch.empty(sum(lengths), dtype=torch.uint8))
+    else:
+        packed = staging.empty((sum(lengths),), torch.uint8)
+        on_host = staging.empty_on_host(joined.shape, joined.dtype)
+        joined = staging.to_device(on_host.copy_(joined))
+    heads = torch.split(joined, [len(text) for text in texts])
     start = 0
-    for (head, tensor), length in zip(pieces, lengths, strict=True):
+    for (tensor, _), head, length in zip(parts, heads, lengths, strict=True):
         body = start + len(head)
-        packed[start:body] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        packed[start:body] = head
         if tensor.nbytes:
             values = tensor.reshape(-1).view(torch.uint8)
             packed[body : body + tensor.nbytes] = values

@@ -30,6 +30,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "neighbor_allreduce": lambda x: bf.neighbor_allreduce(x),
     "neighbor_allreduce_": lambda x: bf.neighbor_allreduce_(x.clone()),
     "neighbor_allgather": lambda x: bf.neighbor_allgather(x),
+    "scatter": lambda x: scattered(x, 1),
+    "scatter, at the root": lambda x: bf.scatter(
+        [x, x[:1], x[:0]] if bf.rank() == 0 else None, 0
+    ),
     "hierarchical": lambda x: bf.hierarchical_neighbor_allreduce(x),
     "grouped": lambda x: bf.grouped_allreduce([x, x[:1]], op=bf.Sum),
     "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
@@ -41,6 +45,13 @@ def run_all(tensors: list[torch.Tensor]) -> dict[str, object]:
     """Return the result of each operation, on values that kernels have just made."""
     x = tensors[bf.rank()]
     return {name: operation(x * 2) for name, operation in OPERATIONS.items()}
+
+
+def scattered(x: torch.Tensor, root: int) -> torch.Tensor:
+    """Return this rank's part of the root's tensor, where ``x`` is."""
+    parts = [x[number : number + 2] for number in range(RANKS)]
+    given = parts if bf.rank() == root else None
+    return bf.scatter(given, root, out=torch.empty_like(parts[0]))
 
 
 def exchange(messages: list[torch.Tensor]) -> None:
@@ -81,6 +92,11 @@ def large(_: list[torch.Tensor]) -> list[torch.Tensor]:
         bf.allreduce_nonblocking(x * 2),
         bf.neighbor_allreduce_nonblocking(x * 3),
         bf.broadcast_nonblocking(x * 5, 1),
+        bf.scatter_nonblocking(
+            [x * factor for factor in (7, 11, 13)] if bf.rank() == 1 else None,
+            1,
+            out=torch.empty_like(x),
+        ),
     ]
     return [handle.wait()[::1000] for handle in handles]
 

@@ -103,6 +103,24 @@ def differentiate() -> None:
         torch.testing.assert_close(tensor.grad, values.grad, msg=name)
 
 
+def scatter_where_out_is() -> None:
+    parts = [mine()[: number + 1].to(torch.float64) for number in range(bf.size())]
+    parts[1] = torch.empty(0, 3)
+    own = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    expected = torch.empty(0, 3) if bf.rank() == 1 else own[: bf.rank() + 1].double()
+    for place in (on_device, torch.clone):
+        given = [place(part) for part in parts] if bf.rank() == 1 else None
+        got = bf.scatter(given, 1)
+        is_there = given is not None and place is on_device
+        assert torch.equal(on_host(got) if is_there else got, expected)
+        out = on_device(torch.empty_like(expected))
+        assert bf.scatter(given, 1, out=out) is out
+        assert torch.equal(on_host(out), expected)
+        out = torch.empty_like(expected)
+        assert bf.scatter(given, 1, out=out) is out
+        assert torch.equal(out, expected)
+
+
 def refuse_what_cannot_be_staged() -> None:
     with pytest.raises(ValueError, match="expected a dense CPU, CUDA or MPS tensor"):
         bf.allreduce(torch.empty(3, device="meta"))
@@ -112,8 +130,9 @@ def refuse_what_cannot_be_staged() -> None:
     with pytest.raises(ValueError, match="win_create: expected a dense CPU, CUDA or"):
         bf.win_create(torch.empty(3, device="meta"), "w")
     error = ValueError if bf.rank() == 0 else bf.MismatchError
-    with pytest.raises(error, match="scatter: expected a dense CPU tensor"):
-        bf.scatter([tensor] * bf.size() if bf.rank() == 0 else None, 0)
+    parts = [tensor, tensor, torch.ones(3)]
+    with pytest.raises(error, match="scatter: expected all tensors on one device"):
+        bf.scatter(parts if bf.rank() == 0 else None, 0)
     # The ranks are still in step.
     assert on_host(bf.allreduce(tensor)).tolist() == [1.0] * 3
 
@@ -125,6 +144,7 @@ def test_tensors_on_a_device() -> None:
 def all_of_them() -> None:
     operate_as_on_the_host()
     exchange_messages()
+    scatter_where_out_is()
     differentiate()
     refuse_what_cannot_be_staged()
 
