@@ -215,19 +215,9 @@ def _cases(
         for dtype in args.dtypes
         for nbytes in sizes
     ]
-    reasons = {
-        case: case.why_not_on(layout) or _why_not_with(args.device, case)
-        for case in cases
-    }
+    reasons = {case: case.why_not_on(layout) for case in cases}
     notes = [reason for reason in dict.fromkeys(reasons.values()) if reason]
     return [case for case, reason in reasons.items() if not reason], notes
-
-
-def _why_not_with(device: str, case: Case) -> str:
-    """Return why a case cannot be measured on a device; empty if it can."""
-    if device == "cuda" and case.operation.kind == "compressed_allreduce":
-        return "compressed_allreduce does not take tensors on a GPU"
-    return ""
 
 
 def _measure_all(

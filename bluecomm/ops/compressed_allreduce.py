@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bluecomm.compression import Codec, Compressor, codec_of
+from bluecomm.device.staging import staging_of, values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.coded_exchange import CodedExchange, pieces_of
@@ -61,7 +62,8 @@ def _compressed_allreduce(
     codes. Rounding errors are lost, unless ``ErrorFeedback`` has encoded ``x`` before.
     In a group of one rank nothing is encoded.
 
-    There is no gradient.
+    There is no gradient. A tensor on a GPU is encoded on the host, and this waits until
+    its values are there.
 
     Args:
         tensor: Tensor of any shape and of a floating-point type; both must be the same
@@ -77,7 +79,7 @@ def _compressed_allreduce(
             configured deadline.
 
     Returns:
-        New tensor with the shape and type of ``tensor``. Values that the
+        New tensor with the shape, type and device of ``tensor``. Values that the
         codec cannot encode, such as infinities, are NaN on all ranks.
 
     Raises:
@@ -88,25 +90,32 @@ def _compressed_allreduce(
         MismatchError: The ranks' codecs, reductions, shapes or types differ.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
-            them.
+            them. Or the GPU has not computed ``tensor`` in time.
+        BluecommError: Work that the program has started on the GPU failed.
     """
     comm = current_communicator(process_set)
-    source, dtype = as_input(tensor, "compressed_allreduce")
+    source, dtype = as_input(tensor, "compressed_allreduce", staged=True)
     codec = codec_of(codec)
     word = _check(tensor, codec, op, comm)
     divisor = comm.size if word == "average" else 1
     shape = tuple(source.shape)
     facts = f"codec {codec!r}, op {word}, shape {shape}, type {dtype}"
-    slices = torch.split(source.view(-1), _SLICE)
-    for part in slices:
+    for part in torch.split(source.view(-1), _SLICE):
         pieces_of(len(part), codec, comm.size)
+    staging = staging_of(source)
+    if staging is not None and comm.size > 1:
+        source = _on_host(comm, source, name, timeout_s)
     name = comm.name_for("compressed_allreduce", name)
     if comm.size == 1:
         comm.world.check_usable()
         return DoneHandle(source.clone())
-    output = new_output(source)
+    if staging is None:
+        output = new_output(source)
+    else:
+        output = staging.empty_on_host(shape, source.dtype)
     agreement = _Agreement(comm, name, facts)
-    parts = zip(slices, torch.split(output.view(-1), _SLICE), strict=True)
+    slices = (torch.split(one.view(-1), _SLICE) for one in (source, output))
+    parts = zip(*slices, strict=True)
     handle = _start_slices(
         comm,
         [
@@ -128,7 +137,9 @@ def _compressed_allreduce(
         form,
         timeout_s,
     )
-    return MappedHandle(handle, lambda _: output)
+    return MappedHandle(
+        handle, lambda _: output if staging is None else staging.to_device(output)
+    )
 
 
 compressed_allreduce = blocking(_compressed_allreduce)
@@ -166,6 +177,20 @@ def _check(
         )
     comm.check_member()
     return word
+
+
+def _on_host(
+    comm: Communicator, source: torch.Tensor, name: str | None, timeout_s: float | None
+) -> torch.Tensor:
+    """Return values of a device on the host; if that fails, tell the other ranks."""
+    limit_s = timeout_s
+    if limit_s is None:
+        limit_s = comm.world.config.operation_timeout_s
+    try:
+        return values_on_host(source, "compressed_allreduce", limit_s)
+    except Exception as error:
+        refuse(comm, _refused(comm, {"name": name}), error)
+        raise
 
 
 class _Agreement:

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from bluecomm.compression import MinMaxUInt8
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import run_ranks
 
@@ -19,6 +21,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allreduce": lambda x: bf.allreduce(x),
     "allreduce_": lambda x: bf.allreduce_(x.clone()),
     "allreduce, fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
+    "codes": lambda x: bf.compressed_allreduce(x, MinMaxUInt8()),
     "adasum": lambda x: bf.allreduce(x, op=bf.Adasum),
     "broadcast": lambda x: bf.broadcast(x, 1),
     "broadcast_": lambda x: bf.broadcast_(x.clone(), 1),
@@ -89,6 +92,7 @@ def large(_: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return results of tensors that are copied to the host in several parts."""
     x = torch.arange(2_500_003, dtype=torch.float32) / (3 + bf.rank())
     handles = [
+        bf.compressed_allreduce_nonblocking(torch.cat([x, x * 7]), MinMaxUInt8()),
         bf.allreduce_nonblocking(x * 2),
         bf.neighbor_allreduce_nonblocking(x * 3),
         bf.broadcast_nonblocking(x * 5, 1),
@@ -115,6 +119,28 @@ def expected():
 def test_results_are_those_of_the_host(expected, body, seed):
     found = run_ranks_on_gpus(RANKS, body, inputs(), seed=seed)
     torch.testing.assert_close(found, expected[body], rtol=0, atol=0)
+
+
+def late(tensors: list[torch.Tensor]) -> tuple[str, torch.Tensor]:
+    """Return the error of codes that rank 1 cannot make in time, and a later result."""
+    x = tensors[bf.rank()] * 2
+    is_late = bf.rank() == 1
+    error = bf.CommunicationTimeout if is_late else bf.MismatchError
+    memory = this_memory()
+    if is_late:
+        load().cuda.fakegpu_hold(memory.current_stream, True)
+    with pytest.raises(error, match="has not finished within") as raised:
+        bf.compressed_allreduce(x, MinMaxUInt8(), timeout_s=0.01 if is_late else None)
+    if is_late:
+        load().cuda.fakegpu_hold(memory.current_stream, False)
+    return str(raised.value), bf.compressed_allreduce(x, MinMaxUInt8())
+
+
+def test_a_device_that_is_late_fails_codes_on_all_ranks(expected):
+    found = run_ranks_on_gpus(RANKS, late, inputs())
+    for (error, later), results in zip(found, expected[run_all], strict=True):
+        assert "compressed_allreduce" in error
+        torch.testing.assert_close(later, results["codes"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

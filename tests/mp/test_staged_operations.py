@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.compression import MinMaxUInt8
 from tests.support.ranks import run_ranks
 from tests.support.unified_memory import on_device, on_host
 
@@ -16,6 +17,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allreduce": lambda x: bf.allreduce(x),
     "sum, scaled": lambda x: bf.allreduce(x, op=bf.Sum, prescale_factor=0.5),
     "allreduce, fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
+    "codes": lambda x: bf.compressed_allreduce(x, MinMaxUInt8()),
+    "codes, fp16": lambda x: bf.compressed_allreduce(
+        x.half(), bf.Compression.fp16, op=bf.Sum
+    ),
     "adasum": lambda x: bf.allreduce(x, op=bf.Adasum),
     "broadcast": lambda x: bf.broadcast(x, 1),
     "reduce": lambda x: bf.reduce(x, 1, bf.Max),
