@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.device.staging import Staging, staging_of
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import SUMMED_ROWS
 from bluecomm.ops.forms import Form, blocking, nonblocking
@@ -33,6 +34,8 @@ class SparseShare:
         shape: Shape of the tensor.
         indices: One column per entry, one row per sparse dimension.
         values: Values of the entries, as one flat tensor.
+
+    Both tensors are on the host.
     """
 
     status: int
@@ -42,10 +45,12 @@ class SparseShare:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, status: int = 0) -> SparseShare:
-        """Return the share of a rank with a sparse tensor."""
+        """Return the share of a rank with a sparse tensor; its device is waited for."""
         entries = tensor.coalesce()
-        values = entries.values().reshape(-1)
-        return cls(status, tuple(tensor.shape), entries.indices(), values)
+        indices, values = entries.indices(), entries.values()
+        if staging_of(values) is not None:
+            indices, values = (_on_host(one) for one in (indices, values))
+        return cls(status, tuple(tensor.shape), indices, values.reshape(-1))
 
     @classmethod
     def empty(
@@ -101,7 +106,8 @@ def _sparse_allreduce(
     positions of its entries.
 
     All ranks gather the indices and values of all ranks, so the bytes that a rank
-    receives depend on the number of entries, not on the dense shape.
+    receives depend on the number of entries, not on the dense shape. Entries on a GPU
+    travel through the host, and this waits until they are there.
 
     Args:
         tensor: Sparse COO tensor, coalesced or not, with any number of entries, even
@@ -116,7 +122,7 @@ def _sparse_allreduce(
             deadline.
 
     Returns:
-        New coalesced sparse COO tensor with the shape and type of ``tensor``.
+        New coalesced sparse COO tensor with the shape, type and device of ``tensor``.
 
     Raises:
         TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
@@ -146,12 +152,14 @@ def _sparse_allreduce(
             f"sparse_allreduce: op must be bluecomm.Average or Sum, got {op!r}"
         )
     share = SparseShare.of(tensor)
+    staging = staging_of(tensor)
     name = comm.name_for("sparse_allreduce", name)
     gathered = start_sparse_gather(comm, share, form, name=name, timeout_s=timeout_s)
 
     def finish(shares: list[SparseShare]) -> torch.Tensor:
         _check_equal_kinds(comm, name, shares)
-        return sparse_total(shares, len(shares) if word == "average" else 1)
+        total = sparse_total(shares, len(shares) if word == "average" else 1)
+        return total if staging is None else _on_device(staging, total)
 
     return SparseHandle(gathered, finish)
 
@@ -220,6 +228,24 @@ def sparse_total(shares: Sequence[SparseShare], divisor: int) -> torch.Tensor:
     if divisor != 1:
         total = total / divisor
     return total.to(dtype)
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the host, through which gradients pass."""
+    values = torch.empty(tensor.shape, dtype=tensor.dtype)
+    values.copy_(tensor)
+    return values
+
+
+def _on_device(staging: Staging, total: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a coalesced tensor on a device; gradients pass through it."""
+    indices, values = (
+        staging.empty(one.shape, one.dtype).copy_(one)
+        for one in (total.indices(), total.values())
+    )
+    return torch.sparse_coo_tensor(
+        indices, values, total.shape, is_coalesced=True, check_invariants=False
+    )
 
 
 def _parsed(positions: torch.Tensor, values: torch.Tensor) -> SparseShare:

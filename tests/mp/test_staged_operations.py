@@ -10,7 +10,12 @@ import torch
 import bluecomm as bf
 from bluecomm.compression import MinMaxUInt8
 from tests.support.ranks import run_ranks
-from tests.support.unified_memory import on_device, on_host
+from tests.support.unified_memory import (
+    SparseTensorsOnDevice,
+    UnifiedSparse,
+    on_device,
+    on_host,
+)
 
 # Name to operation, from each rank's input to its result or results.
 OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -126,6 +131,26 @@ def scatter_where_out_is() -> None:
         assert torch.equal(out, expected)
 
 
+def add_sparse_tensors() -> None:
+    row = torch.tensor([[0, 1 + bf.rank()]])
+    for op in (bf.Sum, bf.Average):
+        values = mine()[:2].requires_grad_()
+        there = on_device(values)
+        tensor = torch.sparse_coo_tensor(row, values, (4, 5), check_invariants=True)
+        expected = bf.sparse_allreduce(tensor, op=op)
+        sparse = UnifiedSparse.of(on_device(row), there, tensor.shape)
+        with SparseTensorsOnDevice():
+            got = bf.sparse_allreduce(sparse, op=op)
+        assert isinstance(got, UnifiedSparse)
+        assert got.shape == expected.shape
+        assert torch.equal(on_host(got.indices()), expected.indices())
+        assert torch.equal(on_host(got.values()), expected.values())
+        (expected.values() ** 2).sum().backward()
+        (got.values() ** 2).sum().backward()
+        assert there.grad is not None
+        torch.testing.assert_close(there.grad, values.grad)
+
+
 def refuse_what_cannot_be_staged() -> None:
     with pytest.raises(ValueError, match="expected a dense CPU, CUDA or MPS tensor"):
         bf.allreduce(torch.empty(3, device="meta"))
@@ -151,6 +176,7 @@ def all_of_them() -> None:
     exchange_messages()
     scatter_where_out_is()
     differentiate()
+    add_sparse_tensors()
     refuse_what_cannot_be_staged()
 
 

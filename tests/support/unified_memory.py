@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 
 class UnifiedTensor(torch.Tensor):
@@ -27,6 +28,53 @@ class UnifiedTensor(torch.Tensor):
 
     def data_ptr(self) -> int:
         raise AssertionError("the host cannot read the memory of the device")
+
+
+class UnifiedSparse(UnifiedTensor):
+    """A coalesced sparse tensor whose entries are on the device.
+
+    Torch does not let a subclass be sparse, so only the methods below know that it is.
+    """
+
+    entries: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def of(
+        cls, indices: torch.Tensor, values: torch.Tensor, shape: torch.Size
+    ) -> UnifiedSparse:
+        """Return the tensor with these entries, which must be on the device."""
+        assert isinstance(indices, UnifiedTensor)
+        assert isinstance(values, UnifiedTensor)
+        made = torch.empty(shape, dtype=values.dtype).as_subclass(cls)
+        made.entries = indices, values
+        return made
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        return torch.sparse_coo
+
+    def sparse_dim(self) -> int:
+        return len(self.entries[0])
+
+    def coalesce(self) -> UnifiedSparse:
+        return self
+
+    def indices(self) -> torch.Tensor:
+        return self.entries[0]
+
+    def values(self) -> torch.Tensor:
+        return self.entries[1]
+
+
+class SparseTensorsOnDevice(TorchFunctionMode):
+    """Has torch make a ``UnifiedSparse`` from entries that are on the device."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.sparse_coo_tensor and isinstance(args[1], UnifiedTensor):
+            return UnifiedSparse.of(*args)
+        return func(*args, **(kwargs or {}))
 
 
 def on_device(values: torch.Tensor) -> torch.Tensor:
