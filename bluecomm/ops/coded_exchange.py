@@ -93,7 +93,7 @@ class CodedExchange:
     def start_encode(self, values: torch.Tensor) -> HostCopy:
         """Encode values of the device there, and start to copy the codes to the host.
 
-        Nothing waits for the device. Once the copy has ended, call ``take_codes``.
+        The host does not wait for the device. After the copy, call ``take_codes``.
 
         Args:
             values: As for ``encode``.

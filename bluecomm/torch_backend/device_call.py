@@ -22,7 +22,7 @@ from bluecomm.torch_backend.tensors import overlap
 
 
 class Facts(NamedTuple):
-    """What the ranks compare of a call.
+    """The properties of a call that must be equal on all ranks.
 
     Attributes:
         kind: The engine's name of the operation.
@@ -42,7 +42,7 @@ class DeviceCall(Call[None]):
 
     Args:
         staging: Staging of the device.
-        facts: What the ranks compare.
+        facts: Properties that must be equal on all ranks.
         work: The tensors.
         finish: End of the call, on the stream that is current in a wait.
     """
@@ -106,7 +106,7 @@ def device_call(
     Args:
         comm: Members of the group.
         staging: Staging of the tensors' device.
-        facts: What the ranks compare.
+        facts: Properties that must be equal on all ranks.
         source: Contiguous input, or ``None``.
         destination: Contiguous memory of the result.
         finish: End of the call, on the stream that is current in a wait.
@@ -141,7 +141,7 @@ def _allgather(
     Args:
         comm: Members of the group.
         staging: Staging of the tensors' device.
-        facts: What the ranks compare.
+        facts: Properties that must be equal on all ranks.
         source: Contiguous input.
         parts: Contiguous memory for the elements of each rank, or one tensor for all.
         finish: End of the call.

@@ -1,6 +1,6 @@
 // Turns events of a device into slices of a timeline. CudaDevice and the thread of
 // NcclQueue note the begin and the end of what they hand to the device; whichever of
-// them comes next records what has ended meanwhile. Nothing waits for the device.
+// them comes next records what has ended meanwhile. Neither waits for the device.
 #include "device/device_trace.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ bool DeviceTrace::record(Span& span) {
     span.event.end_ns = std::max(span.event.begin_ns, reference.offset_ns + *ended);
     recorder_->add(span.event);
   } catch (const CudaError&) {
-    // Whoever waits for the work gets the error.
+    // The thread that waits for the work gets the error.
   }
   return true;
 }

@@ -1,4 +1,4 @@
-"""What devices do is in the timeline, on the clock of the host."""
+"""Timelines show the work of devices, on the clock of the host."""
 
 from __future__ import annotations
 

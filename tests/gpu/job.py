@@ -1,4 +1,4 @@
-"""What a check gets, and what it may answer."""
+"""The devices of a check, and the error of one that cannot run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Job:
         Args:
             measured: The figure; less than the target fails.
             target: The target.
-            what: What was measured.
+            what: Name of the figure.
             unit: Its unit.
 
         Raises:

@@ -66,7 +66,7 @@ class CudaRuntime(TorchRuntime):
 class TensorsOfTests(TorchFunctionMode):
     """Lets factories such as ``torch.zeros`` that tests call make tensors of the GPU.
 
-    Those that bluecomm calls make tensors of the host, as without this mode.
+    Factories that bluecomm calls make tensors of the host, as without this mode.
     """
 
     def __init__(self, memory: CudaMemory) -> None:
