@@ -231,7 +231,8 @@ FAKEGPU := tests/support/fakegpu
 build/fakegpu/libcuda.so.1: $(addprefix $(FAKEGPU)/, \
     report.cpp memory.cpp world.cpp cuda.cpp cuda_memory.cpp extras.cpp)
 build/fakegpu/libnccl.so.2: $(addprefix $(FAKEGPU)/, \
-    exchange.cpp mesh.cpp reduce.cpp operation.cpp group.cpp nccl.cpp) \
+    exchange.cpp mesh.cpp reduce.cpp one_sided.cpp operation.cpp group.cpp comm_checks.cpp \
+    nccl_operations.cpp nccl_windows.cpp nccl.cpp) \
     | build/fakegpu/libcuda.so.1
 build/fakegpu/libnvidia-ml.so.1: $(FAKEGPU)/nvml.cpp
 build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)

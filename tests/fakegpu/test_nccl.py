@@ -3,104 +3,26 @@
 import ctypes
 import os
 import signal
-import struct
 import time
 
 import pytest
 
 from tests.support.deadlines import DEADLINE_S
-from tests.support.fakegpu.library import Config, UniqueId
-from tests.support.ranks import RankFailure, run_ranks
+from tests.support.fakegpu.nccl_rank import (
+    COUNT,
+    FLOAT32,
+    IN_PROGRESS,
+    INT32,
+    INVALID_USAGE,
+    REMOTE,
+    Rank,
+    run,
+)
+from tests.support.ranks import RankFailure
 
 pytestmark = pytest.mark.mp
 
-INT32, FLOAT32, BFLOAT16 = 2, 7, 9
 SUM, PROD, MAX, MIN, AVG = range(5)
-INVALID_USAGE, REMOTE, IN_PROGRESS = 5, 6, 7
-COUNT = 3
-
-
-class Rank:
-    """One rank: a device, a stream, a communicator, and buffers of three items."""
-
-    def __init__(self, rank, size, unique_id, *, blocking=0, device=None):
-        from tests.support.fakegpu.device import Device
-
-        self.rank, self.size = rank, size
-        self.device = Device(rank if device is None else device)
-        self.nccl = self.device.libraries.nccl
-        self.stream = self.device.stream()
-        self.comm = ctypes.c_void_p()
-        config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22907, blocking)
-        result = self.nccl.ncclCommInitRankConfig(
-            ctypes.byref(self.comm), size, unique_id, rank, ctypes.byref(config)
-        )
-        assert result == (0 if blocking else IN_PROGRESS)
-
-    def settle(self, comm=None):
-        """Poll until the communicator is not in progress; return its error."""
-        error = ctypes.c_int(IN_PROGRESS)
-        while error.value == IN_PROGRESS:
-            self.nccl.ncclCommGetAsyncError(comm or self.comm, ctypes.byref(error))
-        return error.value
-
-    def buffer(self, values, letter="i"):
-        data = struct.pack(f"{len(values)}{letter}", *values)
-        memory = self.device.allocate(len(data))
-        self.device.copy(memory, self.device.pinned(data), len(data), self.stream)
-        return memory
-
-    def values(self, memory, count=COUNT, letter="i"):
-        data = self.device.read(memory, count * struct.calcsize(letter), self.stream)
-        return list(struct.unpack(f"{count}{letter}", data))
-
-    def do(self, name, *arguments, comm=None):
-        """Call an operation, and settle if it is in progress."""
-        ends = (comm or self.comm, self.stream)
-        result = getattr(self.nccl, name)(*arguments, *ends)
-        return self.settle(comm) if result == IN_PROGRESS else result
-
-    def group(self, *operations):
-        self.nccl.ncclGroupStart()
-        for name, *arguments in operations:
-            assert getattr(self.nccl, name)(*arguments, self.comm, self.stream) == 0
-        result = self.nccl.ncclGroupEnd()
-        return self.settle() if result == IN_PROGRESS else result
-
-    def destroy(self):
-        self.nccl.ncclCommFinalize(self.comm)
-        assert self.settle() == 0
-        assert self.nccl.ncclCommDestroy(self.comm) == 0
-        return self.device.violations()
-
-
-def new_id():
-    from tests.support.fakegpu.library import load
-
-    unique_id = UniqueId()
-    assert load().nccl.ncclGetUniqueId(ctypes.byref(unique_id)) == 0
-    return unique_id
-
-
-def run(body, world=3, seed=1, environment=None, report_s=3.0, **options):
-    """Run ``body(rank, size, id, **options)`` on ranks without bluecomm's world."""
-    where = {"FAKEGPU_SEED": str(seed), **(environment or {})}
-    return run_ranks(
-        world,
-        _on_rank,
-        world,
-        bytes(new_id()),
-        body,
-        options,
-        environment=where,
-        initialize=False,
-        report_s=report_s,
-    )
-
-
-def _on_rank(world, unique_id, body, options):
-    rank = int(os.environ["BLUECOMM_RANK"])
-    return body(rank, world, UniqueId.from_buffer_copy(unique_id), **options)
 
 
 def results(rank, size, unique_id):

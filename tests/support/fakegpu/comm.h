@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -57,6 +58,8 @@ struct Message {
   MessageKey key;
 };
 
+struct OneSided;
+
 enum class CommState { kBusy, kReady, kFinalized, kDestroyed, kAborted };
 
 }  // namespace fakegpu
@@ -85,6 +88,9 @@ struct FakeComm {
 
   std::mutex peers_mutex;  // held while an operation runs
   std::vector<fakegpu::Peer> peers;
+
+  // Of one-sided puts; null before the first window.
+  std::shared_ptr<fakegpu::OneSided> one_sided;
 };
 
 namespace fakegpu {

@@ -21,6 +21,10 @@ struct CUuuid {
   char bytes[16];
 };
 
+// The functions that libnccl calls.
+CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr address);
+
 }  // extern "C"
 
 namespace fakegpu {

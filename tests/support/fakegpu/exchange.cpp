@@ -16,9 +16,10 @@ namespace {
 constexpr int kPollMs = 10;  // how often an operation looks for the abort
 
 std::string describe(const MessageKey& key) {
-  static const char* const kNames[] = {
-      "ncclSend/ncclRecv", "ncclAllReduce",     "ncclReduce",   "ncclBroadcast",
-      "ncclAllGather",     "ncclReduceScatter", "ncclCommSplit"};
+  static const char* const kNames[] = {"ncclSend/ncclRecv", "ncclAllReduce",
+                                       "ncclReduce",        "ncclBroadcast",
+                                       "ncclAllGather",     "ncclReduceScatter",
+                                       "ncclCommSplit",     "ncclCommWindowRegister"};
   std::ostringstream text;
   text << kNames[key.operation] << " of " << key.count << " items of type " << key.type;
   if (key.operation == 0) return text.str();

@@ -78,6 +78,20 @@ ncclResult_t check_group(const std::vector<Operation>& operations) {
   return kNcclInvalidUsage;
 }
 
+bool is_collective(const Operation& one) {
+  return one.kind != Operation::kPointToPoint && one.kind != Operation::kPut &&
+         one.kind != Operation::kWaitSignal;
+}
+
+bool waits_for_signals(const ByComm& sets) {
+  for (const std::vector<Operation>& set : sets) {
+    for (const Operation& one : set) {
+      if (one.kind == Operation::kWaitSignal) return true;
+    }
+  }
+  return false;
+}
+
 ncclResult_t launch_all(ByComm sets) {
   ncclResult_t result = kNcclSuccess;
   for (std::vector<Operation>& operations : sets) {
@@ -160,11 +174,14 @@ ncclResult_t end_group() {
       return wrong;
     may_be_late = may_be_late && !set.front().comm->is_blocking;
     for (Operation& operation : set) {
-      if (operation.kind == Operation::kPointToPoint) continue;
+      if (!is_collective(operation)) continue;
       operation.number = ++operation.comm->collectives;
     }
   }
-  if (!may_be_late || draw() % 2 == 0) return launch_all(std::move(sets));
+  // A wait for signals would hold up the caller.
+  const bool must_be_late = may_be_late && waits_for_signals(sets);
+  if (!may_be_late || (!must_be_late && draw() % 2 == 0))
+    return launch_all(std::move(sets));
   launch_later(std::move(sets));
   return kNcclInProgress;
 }

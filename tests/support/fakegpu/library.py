@@ -46,6 +46,17 @@ class Config(ctypes.Structure):
     )
 
 
+class WaitDescription(ctypes.Structure):
+    """``ncclWaitSignalDesc_t`` of NCCL 2.29.2."""
+
+    _fields_ = (
+        ("opCnt", ctypes.c_int),
+        ("peer", ctypes.c_int),
+        ("sigIdx", ctypes.c_int),
+        ("ctx", ctypes.c_int),
+    )
+
+
 _CUDA_ARGUMENTS = {
     "cuMemAlloc_v2": (ctypes.POINTER(address), size),
     "cuMemFree_v2": (address,),
@@ -105,6 +116,16 @@ _NCCL_ARGUMENTS = {
         *(ctypes.POINTER(ctypes.c_int), handle, ctypes.c_int, ctypes.c_int, handle),
     ),
     "ncclRedOpDestroy": (ctypes.c_int, handle),
+    "ncclMemAlloc": (ctypes.POINTER(handle), size),
+    "ncclMemFree": (handle,),
+    "ncclCommWindowRegister": (handle, handle, size, handle, ctypes.c_int),
+    "ncclCommWindowDeregister": (handle, handle),
+    "ncclPutSignal": (
+        *(handle, *_items, ctypes.c_int, handle, size),
+        *(ctypes.c_int, ctypes.c_int, ctypes.c_uint, *_ends),
+    ),
+    "ncclSignal": (*(ctypes.c_int,) * 3, ctypes.c_uint, *_ends),
+    "ncclWaitSignal": (ctypes.c_int, ctypes.POINTER(WaitDescription), *_ends),
 }
 
 

@@ -1,125 +1,20 @@
-// The fake's libnccl.so.2: checks of arguments, communicators, and their life.
-#include <signal.h>
+// The fake's libnccl.so.2: the version, communicators and their life, and errors.
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <set>
-#include <thread>
-#include <utility>
 
 #include "comm.h"
-#include "group.h"
+#include "comm_checks.h"
 #include "mesh.h"
 #include "nccl_abi.h"
+#include "one_sided.h"
 #include "operation.h"
-#include "reduce.h"
 #include "report.h"
 #include "world.h"
 
 namespace fakegpu {
 namespace {
-
-struct Comms {
-  std::mutex mutex;
-  std::set<ncclComm_t> all;  // also destroyed ones, so that late uses are found
-};
-
-Comms& comms() {
-  static Comms* const all = new Comms;
-  return *all;
-}
-
-ncclComm_t add_comm(int rank, int size, int device, bool is_blocking) {
-  auto* const comm = new FakeComm;
-  comm->rank = rank;
-  comm->size = size;
-  comm->device = device;
-  comm->is_blocking = is_blocking;
-  const std::scoped_lock lock(comms().mutex);
-  comms().all.insert(comm);
-  return comm;
-}
-
-bool is_comm(ncclComm_t comm, const char* function) {
-  {
-    const std::scoped_lock lock(comms().mutex);
-    if (!comms().all.contains(comm)) {
-      violation(function, "not a communicator");
-      return false;
-    }
-  }
-  const std::scoped_lock lock(comm->mutex);
-  if (comm->state == CommState::kDestroyed || comm->state == CommState::kAborted) {
-    violation(function, "the communicator is destroyed");
-    return false;
-  }
-  return true;
-}
-
-// Checks that a communicator takes operations.
-ncclResult_t check_ready(ncclComm_t comm, const char* function) {
-  if (!is_comm(comm, function)) return kNcclInvalidArgument;
-  const std::scoped_lock lock(comm->mutex);
-  if (comm->error != kNcclSuccess) return comm->error;
-  if (comm->state == CommState::kReady) return kNcclSuccess;
-  violation(function, comm->state == CommState::kBusy
-                          ? "the communicator is in progress"
-                          : "the communicator is finalized");
-  return kNcclInvalidUsage;
-}
-
-// Notices two threads in one communicator.
-class InCall {
- public:
-  InCall(ncclComm_t comm, const char* function) : comm_(comm) {
-    is_alone_ = !comm_->in_call.exchange(true);
-    if (!is_alone_) violation(function, "another thread is using the communicator");
-  }
-  ~InCall() {
-    if (is_alone_) comm_->in_call = false;
-  }
-  InCall(const InCall&) = delete;
-  InCall& operator=(const InCall&) = delete;
-
- private:
-  ncclComm_t comm_;
-  bool is_alone_;
-};
-
-template <typename Body>
-void run_apart(Body&& body) {
-  sigset_t signals;
-  sigset_t before;
-  sigfillset(&signals);
-  pthread_sigmask(SIG_SETMASK, &signals, &before);
-  std::thread(std::forward<Body>(body)).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-void set_state(FakeComm& comm, CommState state) {
-  const std::scoped_lock lock(comm.mutex);
-  if (comm.state != CommState::kAborted) comm.state = state;
-  comm.changed.notify_all();
-}
-
-// Runs `body` and then makes the communicator ready: at once if it is blocking, else
-// on a thread. Returns what the call returns.
-template <typename Body>
-ncclResult_t run_for(FakeComm& comm, Body body) {
-  const auto run = [&comm, body = std::move(body)]() mutable {
-    body();
-    set_state(comm, CommState::kReady);
-  };
-  if (!comm.is_blocking) {
-    run_apart(std::move(run));
-    return kNcclInProgress;
-  }
-  auto mutable_run = std::move(run);
-  mutable_run();
-  const std::scoped_lock lock(comm.mutex);
-  return comm.error;
-}
 
 void connect(FakeComm& comm, const ncclUniqueId& id) {
   const std::scoped_lock lock(comm.peers_mutex);
@@ -169,67 +64,6 @@ bool wait_until_idle(FakeComm& comm) {
     return comm.served == comm.tickets || comm.error != kNcclSuccess || comm.aborted;
   });
   return comm.served == comm.tickets;
-}
-
-// Checks what all operations have in common.
-ncclResult_t check(Operation& operation, const char* function) {
-  const Injected injected = injected_error(function);
-  if (injected.kind == Injected::Kind::kCode) return injected.code;
-  operation.hangs = injected.kind == Injected::Kind::kHang;
-  operation.fails = injected.kind == Injected::Kind::kAsync ? injected.code : 0;
-  operation.function = function;
-  const ncclResult_t ready = check_ready(operation.comm, function);
-  if (ready != kNcclSuccess) return ready;
-  FakeComm& comm = *operation.comm;
-  const InCall in_call(&comm, function);
-  if (size_of(operation.type) == 0 || operation.root < 0 ||
-      operation.root >= comm.size) {
-    violation(function, "an unknown type, or no such rank");
-    return kNcclInvalidArgument;
-  }
-  if (const auto own = comm.scales.find(operation.reduction);
-      own != comm.scales.end()) {
-    operation.scale = own->second;
-  } else if (operation.reduction < kSum || operation.reduction > kAvg) {
-    violation(function, "an unknown reduction");
-    return kNcclInvalidArgument;
-  }
-  {
-    const std::scoped_lock lock(world().mutex);
-    operation.stream = find_stream(operation.stream, function);
-    if (operation.stream == nullptr) return kNcclInvalidArgument;
-    if (operation.stream->device != comm.device) {
-      violation(function, "a stream of device " +
-                              std::to_string(operation.stream->device) +
-                              ", but the communicator is of device " +
-                              std::to_string(comm.device));
-      return kNcclInvalidUsage;
-    }
-    return check_memory(comm, operation);
-  }
-}
-
-// Adds an operation to the group of this thread, if it is right.
-ncclResult_t add(Operation operation, const char* function) {
-  const ncclResult_t wrong = check(operation, function);
-  return wrong == kNcclSuccess ? add_operation(std::move(operation))
-                               : fail_group(wrong);
-}
-
-Operation call(Operation::Kind kind, const void* send, void* receive, std::size_t count,
-               ncclDataType_t type, ncclRedOp_t reduction, int root, ncclComm_t comm,
-               CUstream stream) {
-  Operation made;
-  made.kind = kind;
-  made.send = send;
-  made.receive = receive;
-  made.count = count;
-  made.type = type;
-  made.reduction = reduction;
-  made.root = root;
-  made.comm = comm;
-  made.stream = stream;
-  return made;
 }
 
 // Returns whether a configuration says that calls block. Throws nothing: a wrong one is
@@ -356,7 +190,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     set_state(*comm, CommState::kFinalized);
   };
   if (!comm->is_blocking) {
-    run_apart(finish);
+    start_apart(finish).detach();
     return kNcclInProgress;
   }
   finish();
@@ -384,6 +218,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     violation(function, "the communicator has failed: call ncclCommAbort");
     return kNcclInvalidUsage;
   }
+  stop_one_sided(*comm, true);
   say_goodbye(*comm);
   set_state(*comm, CommState::kDestroyed);
   return kNcclSuccess;
@@ -403,6 +238,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     // As NCCL waits for the thread of a group that is in progress.
     comm->changed.wait(lock, [comm] { return comm->late_launches == 0; });
   }
+  stop_one_sided(*comm, is_finalized);
   if (is_finalized) say_goodbye(*comm);
   // A running operation ends soon, and lets go of the sockets then.
   const std::scoped_lock lock(comm->peers_mutex);
@@ -426,105 +262,6 @@ ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
   const ncclResult_t ready = check_ready(comm, "ncclCommCuDevice");
   if (ready == kNcclSuccess) *device = comm->device;
   return ready;
-}
-
-ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count,
-                           ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm,
-                           CUstream stream) {
-  return add(call(Operation::kAllReduce, send, receive, count, type, reduction, 0, comm,
-                  stream),
-             "ncclAllReduce");
-}
-
-ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count,
-                        ncclDataType_t type, ncclRedOp_t reduction, int root,
-                        ncclComm_t comm, CUstream stream) {
-  // Only the root's is written.
-  if (is_comm(comm, "ncclReduce") && comm->rank != root) receive = nullptr;
-  return add(call(Operation::kReduce, send, receive, count, type, reduction, root, comm,
-                  stream),
-             "ncclReduce");
-}
-
-ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count,
-                           ncclDataType_t type, int root, ncclComm_t comm,
-                           CUstream stream) {
-  // Only the root's is read.
-  if (is_comm(comm, "ncclBroadcast") && comm->rank != root) send = nullptr;
-  return add(
-      call(Operation::kBroadcast, send, receive, count, type, 0, root, comm, stream),
-      "ncclBroadcast");
-}
-
-ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count,
-                           ncclDataType_t type, ncclComm_t comm, CUstream stream) {
-  return add(
-      call(Operation::kAllGather, send, receive, count, type, 0, 0, comm, stream),
-      "ncclAllGather");
-}
-
-ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count,
-                               ncclDataType_t type, ncclRedOp_t reduction,
-                               ncclComm_t comm, CUstream stream) {
-  return add(call(Operation::kReduceScatter, send, receive, count, type, reduction, 0,
-                  comm, stream),
-             "ncclReduceScatter");
-}
-
-ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type,
-                      int peer, ncclComm_t comm, CUstream stream) {
-  return add(
-      call(Operation::kPointToPoint, send, nullptr, count, type, 0, peer, comm, stream),
-      "ncclSend");
-}
-
-ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, CUstream stream) {
-  return add(call(Operation::kPointToPoint, nullptr, receive, count, type, 0, peer,
-                  comm, stream),
-             "ncclRecv");
-}
-
-ncclResult_t ncclGroupStart() {
-  const Injected injected = injected_error("ncclGroupStart");
-  return injected ? injected.code : begin_group();
-}
-
-ncclResult_t ncclGroupEnd() {
-  const Injected injected = injected_error("ncclGroupEnd");
-  const ncclResult_t result = end_group();
-  return injected ? injected.code : result;
-}
-
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* out, void* scalar,
-                                      ncclDataType_t type, int residence,
-                                      ncclComm_t comm) {
-  const char* const function = "ncclRedOpCreatePreMulSum";
-  const Injected injected = injected_error(function);
-  if (injected) return injected.code;
-  const ncclResult_t ready = check_ready(comm, function);
-  if (ready != kNcclSuccess) return ready;
-  if (residence != 1) {
-    violation(function,
-              "the fake reads scalars of the host only (ncclScalarHostImmediate)");
-    return kNcclInvalidArgument;
-  }
-  const std::scoped_lock lock(comm->mutex);
-  *out = comm->next_reduction++;
-  comm->scales[*out] = item_as_double(type, scalar);
-  return kNcclSuccess;
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t reduction, ncclComm_t comm) {
-  const char* const function = "ncclRedOpDestroy";
-  const Injected injected = injected_error(function);
-  if (injected) return injected.code;
-  if (!is_comm(comm, function)) return kNcclInvalidArgument;
-  const std::scoped_lock lock(comm->mutex);
-  // Operations that were issued keep their scalar.
-  if (comm->scales.erase(reduction) == 1) return kNcclSuccess;
-  violation(function, "an unknown reduction");
-  return kNcclInvalidArgument;
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {

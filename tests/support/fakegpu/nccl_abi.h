@@ -6,6 +6,7 @@
 #include <cstdint>
 
 struct FakeComm;
+struct FakeWindow;
 
 extern "C" {
 
@@ -13,6 +14,13 @@ using ncclResult_t = int;
 using ncclDataType_t = int;
 using ncclRedOp_t = int;
 using ncclComm_t = FakeComm*;
+using ncclWindow_t = FakeWindow*;
+struct ncclWaitSignalDesc_t {
+  int opCnt;
+  int peer;
+  int sigIdx;
+  int ctx;
+};
 struct ncclUniqueId {
   char internal[128];
 };

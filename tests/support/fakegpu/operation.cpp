@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "one_sided.h"
 #include "reduce.h"
 #include "report.h"
 #include "world.h"
@@ -36,6 +37,10 @@ class Runner {
         return broadcast();
       case Operation::kAllGather:
         return all_gather();
+      case Operation::kPut:
+        return send_put(comm_, operation_, send_);
+      case Operation::kWaitSignal:
+        return true;  // launch() has waited
       default:
         return false;
     }
@@ -189,6 +194,14 @@ ncclResult_t launch(FakeComm& comm, std::vector<Operation> operations) {
   std::vector<Range> ranges;
   for (const Operation& operation : operations) add_ranges(comm, operation, ranges);
   const std::string label = operations.front().function;
+  // A stream waits for signals before it is given more, since only then it is known
+  // what they follow.
+  Clock seen;
+  for (const Operation& operation : operations) {
+    if (operation.kind != Operation::kWaitSignal) continue;
+    if (!await_signals(comm, operation)) break;
+    seen.join(clock_of_signals(comm, operation));
+  }
   CUstream const stream = operations.front().stream;
   // Tickets and tasks have one order, since both are given under the world's mutex.
   const std::scoped_lock lock(world().mutex);
@@ -197,6 +210,7 @@ ncclResult_t launch(FakeComm& comm, std::vector<Operation> operations) {
     const std::scoped_lock inner(comm.mutex);
     ticket = comm.tickets;
   }
+  stream->clock.join(seen);
   auto shared = std::make_shared<std::vector<Operation>>(std::move(operations));
   Task task{label,
             [&comm, ticket, shared] {

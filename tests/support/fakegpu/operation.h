@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm.h"
@@ -20,6 +21,9 @@ struct Operation {
     kAllGather = 4,
     kReduceScatter = 5,
     kSplit = 6,
+    kRegister = 7,
+    kPut = 8,  // `root` is the target
+    kWaitSignal = 9,
   };
 
   Kind kind = kPointToPoint;
@@ -31,13 +35,20 @@ struct Operation {
   std::size_t count = 0;
   ncclDataType_t type = 0;
   ncclRedOp_t reduction = 0;
-  std::optional<double> scale;  // of a reduction made by PreMulSum
-  int root = 0;                 // or the peer
-  std::uint64_t number = 0;     // among the communicator's collectives
+  std::optional<double> scale;         // of a reduction made by PreMulSum
+  int root = 0;                        // or the peer
+  std::uint64_t number = 0;            // among the communicator's collectives
+  const FakeWindow* window = nullptr;  // of a put; null: only a signal
+  std::uint64_t offset = 0;            // in the target's part of the window
+  // The ranks whose signals a wait expects, and how many of each since the beginning.
+  std::vector<std::pair<int, std::uint64_t>> waits;
   // Injected: waits until the abort, or fails with this code.
   bool hangs = false;
   ncclResult_t fails = 0;
 };
+
+// Adds an operation to the group of this thread, if it is right.
+ncclResult_t add_checked(Operation operation, const char* function);
 
 // Returns an error, after a violation, if the operation's memory does not hold what it
 // reads and writes, or belongs to another device. Needs the world's mutex.

@@ -147,6 +147,7 @@ void load_settings() {
   read.nccl_version = static_cast<int>(number_of("FAKEGPU_NCCL_VERSION", 22907));
   read.driver_version = static_cast<int>(number_of("FAKEGPU_DRIVER_VERSION", 13000));
   read.remote_errors = number_of("FAKEGPU_REMOTE_ERRORS", 1) != 0;
+  read.has_windows = number_of("FAKEGPU_NCCL_WINDOWS", 1) != 0;
   read.log = text_of("FAKEGPU_LOG");
   read.waits = text_of("FAKEGPU_WAITS");
   read.ignored_waits = "," + text_of("FAKEGPU_IGNORE_WAIT") + ",";

@@ -14,6 +14,7 @@ struct Settings {
   int nccl_version = 22907;
   int driver_version = 13000;
   bool remote_errors = true;
+  bool has_windows = true;
   std::string log;
   std::string waits;
   std::string ignored_waits;  // keys between commas
