@@ -459,6 +459,19 @@ def values_beside(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return values if staging is None else staging.to_device(values)
 
 
+def copied_fast(staging: Staging, values: torch.Tensor) -> torch.Tensor:
+    """Return a copy of values of the host on a device, without a wait for the device.
+
+    CUDA blocks the program while it copies memory that is not page-locked, so this
+    copies them to such memory first. They may change afterwards.
+
+    Raises:
+        RuntimeError: As in ``Staging.to_host``.
+    """
+    fast = staging.empty_on_host(values.shape, values.dtype)
+    return staging.to_device(fast.copy_(values))
+
+
 def wait_on_host(gate: Point, operation: str, timeout_s: float) -> None:
     """Wait until the device has finished the work before a gate.
 

@@ -8,14 +8,15 @@ all ranks get the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.codec import Pieces
-from bluecomm.device.staging import HostCopy, Staging
+from bluecomm.device.staging import Staging
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.refusal import Operation, is_marked, refuse
 from bluecomm.ops.start import start_gather
@@ -23,6 +24,9 @@ from bluecomm.ops.tensor import shared_empty
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.chained_handle import ChainedHandle
 from bluecomm.runtime.handle import DoneHandle, MappedHandle
+
+if TYPE_CHECKING:
+    from bluecomm._native import Gate
 
 # Codes begin at a multiple of this number.
 _ALIGNMENT_NBYTES = 32
@@ -59,8 +63,8 @@ class CodedExchange:
         feedback: Adds what codes lose to the values of the next round; for each piece
             that this rank sends, and for the result that it owns. ``None``: it is lost.
         staging: The device that encodes the values and decodes the results; see
-            ``start_encode``. ``None``: the host does. The sums are always added on the
-            host.
+            ``start_on_device``. ``None``: the host does. The sums are always added on
+            the host.
     """
 
     def __init__(
@@ -90,41 +94,47 @@ class CodedExchange:
         # Results of a round that a device will decode.
         self._results: torch.Tensor | None = None
 
-    def start_encode(self, values: torch.Tensor) -> HostCopy:
-        """Encode values of the device there, and start to copy the codes to the host.
+    def start_on_device(
+        self, values: torch.Tensor, head: torch.Tensor, divisor: Divisor
+    ) -> Handle[int]:
+        """Encode values on the device, and start a round that sends their codes.
 
-        The host does not wait for the device. After the copy, call ``take_codes``.
+        The host does not wait for the device: the first half has a gate, which opens
+        when the messages are in page-locked memory. Later work of the current stream
+        may change the values. ``take_results`` decodes the results.
 
         Args:
-            values: As for ``encode``.
+            values: The values on the device; flat, float32.
+            head: The head of this rank's messages, on the device; ``torch.uint8``.
+            divisor: As in ``start``.
+
+        Returns:
+            As ``start`` does.
 
         Raises:
-            RuntimeError: As in ``Staging.to_host``.
+            RuntimeError: As in ``Staging.to_host``. The other ranks are not told.
         """
         assert self._staging is not None
-        coded = values.new_zeros(sum(self._lengths) + 1, dtype=torch.uint8)
-        coded[-1:].copy_(self._start_encode(values.float(), coded[:-1]))
-        return self._staging.to_host(coded)
+        messages = values.new_zeros(sum(self._lengths), dtype=torch.uint8)
+        self._start_encode(values, messages)
+        for equal in _equal_rows(messages, self._lengths):
+            equal[:, : self._head_nbytes].copy_(head)
+        self._sent, gate = self._staging.to_host(messages)
+        return self._start(divisor, None, NONBLOCKING, None, None, gate)
 
-    def _start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-        """Encode float32 values on the device; return whether they are finite."""
+    def _start_encode(self, values: torch.Tensor, into: torch.Tensor) -> None:
+        """Encode float32 values on the device, behind the heads of the messages."""
         if self._feedback is None:
             layout = Pieces(self._share, self._lengths[0], self._head)
-            return self._codec.start_encode_pieces(values, into, layout)
-        are_finite = values.new_ones((), dtype=torch.bool)
+            self._codec.start_encode_pieces(values, into, layout)
+            return
         pieces = torch.split(values, self._counts)
         messages = torch.split(into, self._lengths)
         for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
             if piece.numel():
-                are_finite &= self._feedback.start_encode(
+                self._feedback.start_encode(
                     self._codec, _name_of_piece(rank), piece, message[self._head :]
                 )
-        return are_finite
-
-    def take_codes(self, coded: torch.Tensor) -> bool:
-        """Take what ``start_encode`` has copied; return what ``encode`` returns."""
-        self._sent = coded[:-1]
-        return bool(coded[-1])
 
     def take_results(self, into: torch.Tensor) -> None:
         """Decode the results of a round on the device, once the round has ended.
@@ -168,7 +178,7 @@ class CodedExchange:
         self,
         head: torch.Tensor,
         divisor: Divisor,
-        into: torch.Tensor | None,
+        into: torch.Tensor,
         form: Form = NONBLOCKING,
         timeout_s: float | None = None,
         meanwhile: Callable[[], object] | None = None,
@@ -180,8 +190,7 @@ class CodedExchange:
             divisor: Returns the divisor of the sum from all ranks' heads. It may be
                 called in another thread.
             into: Where the result goes; flat, of a floating-point type. It may be the
-                tensor of the encoded values. ``None`` if the device decodes it, by
-                ``take_results``.
+                tensor of the encoded values.
             form: How the operation was called.
             timeout_s: Seconds after which a half fails. Default: the configured
                 deadline.
@@ -194,6 +203,27 @@ class CodedExchange:
         """
         for message in torch.split(self._sent, self._lengths):
             message[: self._head_nbytes] = head
+        return self._start(divisor, into, form, timeout_s, meanwhile, None)
+
+    def _start(
+        self,
+        divisor: Divisor,
+        into: torch.Tensor | None,
+        form: Form,
+        timeout_s: float | None,
+        meanwhile: Callable[[], object] | None,
+        gate: Gate | None,
+    ) -> Handle[int]:
+        """Start the first half, whose messages are whole when the gate opens.
+
+        Args:
+            divisor: As in ``start``.
+            into: As in ``start``; ``None`` if the device decodes the results.
+            form: As in ``start``.
+            timeout_s: As in ``start``.
+            meanwhile: As in ``start``.
+            gate: The gate; ``None`` if the messages are whole already.
+        """
         self._has_second_half = False
         first = start_gather(
             self._comm,
@@ -203,6 +233,7 @@ class CodedExchange:
             name=self._names[0],
             timeout_s=timeout_s,
             parameters=parameters(splits=tuple(self._lengths)),
+            gate=gate,
         )
 
         if meanwhile is not None:
@@ -307,6 +338,15 @@ class CodedExchange:
         if self._feedback is None:
             return self._codec.encode(values, into)
         return self._feedback.encode(self._codec, name, values, into)
+
+
+def _equal_rows(flat: torch.Tensor, lengths: Sequence[int]) -> Iterator[torch.Tensor]:
+    """Return the messages of flat memory as matrices, whose rows are equally long."""
+    start = 0
+    for length, group in itertools.groupby(lengths):
+        count = len(list(group))
+        yield flat[start : start + count * length].view(count, length)
+        start += count * length
 
 
 def _name_of_piece(rank: int) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging import HostCopy, staging_of
 from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
-from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking
 from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.refusal import describe_refused
@@ -18,6 +19,9 @@ from bluecomm.ops.topology_check import CHECK_NOTE, check_peers, refused_exchang
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
 from bluecomm.topology.rank_lists import check_ranks
+
+if TYPE_CHECKING:
+    from bluecomm._native import Gate
 
 __all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
 
@@ -74,6 +78,69 @@ def _neighbor_allgather(
             them.
     """
     comm = current_communicator(process_set)
+    return _start(
+        comm,
+        form,
+        tensor,
+        src_ranks,
+        dst_ranks,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        timeout_s=timeout_s,
+    )
+
+
+def start_neighbor_allgather(
+    comm: Communicator,
+    sent: HostCopy,
+    sources: Sequence[int],
+    destinations: Sequence[int],
+    *,
+    enable_topo_check: bool,
+    name: str,
+) -> Handle[torch.Tensor]:
+    """Start a ``neighbor_allgather`` of values that are on their way to the host.
+
+    If it raises, the other ranks are not told.
+
+    Args:
+        comm: Ranks that take part.
+        sent: The values.
+        sources: As ``src_ranks`` in ``neighbor_allgather``.
+        destinations: As ``dst_ranks`` there.
+        enable_topo_check: As there.
+        name: As there.
+
+    Raises:
+        ValueError: Senders and receivers disagree.
+        BluecommError: The check failed.
+    """
+    return _start(
+        current_communicator(comm),
+        NONBLOCKING,
+        sent.values,
+        sources,
+        destinations,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        timeout_s=None,
+        gate=sent.gate,
+    )
+
+
+def _start(
+    comm: Communicator,
+    form: Form,
+    tensor: torch.Tensor,
+    src_ranks: Iterable[int] | None,
+    dst_ranks: Iterable[int] | None,
+    *,
+    enable_topo_check: bool,
+    name: str | None,
+    timeout_s: float | None,
+    gate: Gate | None = None,
+) -> Handle[torch.Tensor]:
+    """Start the operation; arguments as in ``neighbor_allgather`` and ``start``."""
     if (src_ranks is None) != (dst_ranks is None):
         raise ValueError(
             f"{_KIND}: src_ranks and dst_ranks have to be given together, got "
@@ -111,6 +178,7 @@ def _neighbor_allgather(
             destinations=tuple(resolved.destinations),
         ),
         adjoint=_RETURNED,
+        gate=gate,
     )
     return MappedHandle(gathered, lambda result: result[0])
 

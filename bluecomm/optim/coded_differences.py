@@ -9,18 +9,24 @@ message says to which state its codes belong.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from bluecomm.compression import Codec
 from bluecomm.compression.device_codes import encodes_there
-from bluecomm.device.staging import values_on_host
-from bluecomm.ops.neighbor_allgather import neighbor_allgather_nonblocking
+from bluecomm.device.staging import (
+    HostCopy,
+    copied_fast,
+    staging_of,
+    values_on_host,
+)
+from bluecomm.ops.neighbor_allgather import start_neighbor_allgather
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.finite import is_finite, largest_magnitudes
 from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.handle import MappedHandle
 
 # Codes begin at a multiple of this number.
 _ALIGNMENT_NBYTES = 32
@@ -63,9 +69,9 @@ class CodedDifferences:
     Codes are those of float32. The values of the first round are those of parameters,
     so they are sent in the type of the parameters, but at least float32.
 
-    Differences on a device are encoded there, if the codec's kernels can run, and the
-    host waits for their codes. Otherwise it waits for the differences, and encodes and
-    decodes them.
+    Differences on a device are encoded and decoded there, if the codec's kernels can
+    run, and the host does not wait for the device, except in the first round. Otherwise
+    it waits for the differences, and encodes and decodes them.
 
     Args:
         comm: Ranks that publish tensors, at least two, this one included.
@@ -110,7 +116,7 @@ class CodedDifferences:
         name: str,
         *,
         enable_topo_check: bool,
-    ) -> tuple[PublishedChange, Handle[torch.Tensor]]:
+    ) -> Handle[Mapping[int, PublishedChange]]:
         """Start to send a difference.
 
         Args:
@@ -122,127 +128,113 @@ class CodedDifferences:
             enable_topo_check: As in ``neighbor_allgather``.
 
         Returns:
-            This rank's own message, and the operation, for ``received``.
+            The operation. Its result is the messages by member, this rank's own, which
+            is the first one, included.
+
+        Raises:
+            CommunicationTimeout: The host waits for the differences, and the device has
+                not computed them in time.
+            BluecommError: Work that the program has started on the device failed.
+            RuntimeError: As in ``Staging.to_host``, or a kernel failed.
         """
-        limit_s = self._comm.world.config.operation_timeout_s
-        dtype = torch.float32 if progress.rounds else self._dtype
-        values = difference.to(dtype)
-        encodes_there = self._encodes_there and progress.rounds > 0
-        if not encodes_there:
-            values = values_on_host(values, name, limit_s)
-        own_codes: torch.Tensor | None = None
-        if encodes_there:
-            sent = self._sent
-            own_codes = values.new_zeros(self._codes + 1, dtype=torch.uint8)
-            is_finite = self._encode_there(values, own_codes, progress, name)
-        elif progress.rounds == 0:
-            is_finite = bool(values.isfinite().all())
-            sent = torch.cat(
-                [self._sent[: self._head], values.view(torch.uint8).flatten()]
-            )
+        is_first = progress.rounds == 0
+        values = difference.to(self._dtype if is_first else torch.float32)
+        if self._encodes_there and not is_first:
+            own = self._encode_there(values, progress)
+            assert self._staging is not None
+            sent = self._staging.to_host(own)
         else:
-            sent = self._sent
-            codec = self._codec.at_round(progress.rounds)
-            is_finite = codec.encode(values, sent[self._head :])
-        not_finite = []
-        if not is_finite:
-            values = values_on_host(values, name, limit_s)
-            not_finite = self._positions_not_finite(values)
-        head = sent[: self._head]
-        head[:_PROGRESS_NBYTES].copy_(
-            torch.tensor([progress.run, progress.rounds]).view(torch.uint8)
-        )
-        head[_PROGRESS_NBYTES:] = 0
-        for position in not_finite:
-            head[_PROGRESS_NBYTES + position] = 1
-        handle = neighbor_allgather_nonblocking(
+            own = self._encode_on_host(values, progress, name)
+            sent = HostCopy(own, None)
+        handle = start_neighbor_allgather(
+            self._comm,
             sent,
-            src_ranks=sources,
-            dst_ranks=destinations,
+            sources,
+            destinations,
             enable_topo_check=enable_topo_check,
             name=name,
-            process_set=self._comm,
         )
-        return self._read(sent, own_codes), handle
 
-    def _encode_there(
-        self,
-        values: torch.Tensor,
-        codes: torch.Tensor,
-        progress: StateRound,
-        name: str,
-    ) -> bool:
-        """Encode values on their device into the message, and wait for the codes.
+        def read(messages: torch.Tensor) -> Mapping[int, PublishedChange]:
+            # It has come, unless nobody receives it.
+            sent.wait(name, self._comm.world.config.operation_timeout_s)
+            found = {self._comm.rank: self._read(sent.values, own)}
+            for member in sources:
+                rounds = int(messages[:_PROGRESS_NBYTES].clone().view(torch.int64)[1])
+                end = self._head + (self._codes if rounds else self._values_nbytes)
+                found[member] = self._read(messages[:end])
+                messages = messages[end:]
+            return found
 
-        Args:
-            values: The values, float32.
-            codes: Memory of the device for the codes, and a byte for the result.
-            progress: As in ``start``.
-            name: Name of the operation.
+        return MappedHandle(handle, read)
 
-        Returns:
-            Whether all values can be decoded.
-        """
+    def _encode_there(self, values: torch.Tensor, progress: StateRound) -> torch.Tensor:
+        """Encode values on their device; return the message, which is there, too."""
         assert self._staging is not None
         codec = self._codec.at_round(progress.rounds)
-        codes[-1:].copy_(codec.start_encode(values, codes[:-1]))
-        copy = self._staging.to_host(codes)
-        copy.wait(name, self._comm.world.config.operation_timeout_s)
-        self._sent[self._head :] = copy.values[:-1]
-        return bool(copy.values[-1])
+        message = values.new_zeros(self._head + self._codes, dtype=torch.uint8)
+        well = codec.start_encode(values, message[self._head :])
+        begin = self._staging.empty_on_host((_PROGRESS_NBYTES,), torch.uint8)
+        self._staging.fill(message[:_PROGRESS_NBYTES], begin.copy_(_begin(progress)))
+        self._flags(message).copy_(self._not_finite(values, well))
+        return message
 
-    def received(
-        self, messages: torch.Tensor, sources: Sequence[int]
-    ) -> Mapping[int, PublishedChange]:
-        """Return the neighbors' messages by member.
+    def _encode_on_host(
+        self, values: torch.Tensor, progress: StateRound, name: str
+    ) -> torch.Tensor:
+        """Encode values, which it first waits for; return the message.
 
-        Args:
-            messages: The result of the operation.
-            sources: The members, as in ``start``.
+        The first round sends the values themselves.
         """
-        found = {}
-        for member in sources:
-            rounds = int(messages[:_PROGRESS_NBYTES].clone().view(torch.int64)[1])
-            end = self._head + (self._codes if rounds else self._values_nbytes)
-            found[member] = self._read(messages[:end])
-            messages = messages[end:]
-        return found
+        limit_s = self._comm.world.config.operation_timeout_s
+        values = values_on_host(values, name, limit_s)
+        message = self._sent
+        if progress.rounds == 0:
+            message = torch.cat(
+                [message[: self._head], values.view(torch.uint8).flatten()]
+            )
+            well = is_finite(values)
+        else:
+            codec = self._codec.at_round(progress.rounds)
+            well = codec.encode(values, message[self._head :])
+        message[:_PROGRESS_NBYTES].copy_(_begin(progress))
+        flags = self._flags(message).zero_()
+        if not well:
+            flags.copy_(self._not_finite(values, torch.tensor(False)))
+        return message
 
     @property
     def _values_nbytes(self) -> int:
         return self._bucket.numel * self._dtype.itemsize
 
+    def _flags(self, message: torch.Tensor) -> torch.Tensor:
+        """Return the part of a message that says which parameters are not finite."""
+        return message[_PROGRESS_NBYTES:][: len(self._bucket.slots)]
+
     def _read(
-        self, message: torch.Tensor, own_codes: torch.Tensor | None = None
+        self, message: torch.Tensor, there: torch.Tensor | None = None
     ) -> PublishedChange:
         """Decode a message.
 
         Args:
-            message: The message.
-            own_codes: Its codes on the device, and a byte, if they were made there.
+            message: The message on the host.
+            there: The message on the device, if it is there, too.
         """
         # A copy, because a message may begin where no number may.
         run, rounds = message[:_PROGRESS_NBYTES].clone().view(torch.int64).tolist()
-        flags = message[_PROGRESS_NBYTES:][: len(self._bucket.slots)]
-        not_finite = flags.nonzero().flatten().tolist()
+        not_finite = self._flags(message).nonzero().flatten().tolist()
         values = None
         if not not_finite:
-            payload = message[self._head :]
-            if self._encodes_there and rounds:
-                assert self._staging is not None
-                codes = own_codes
-                if codes is None:
-                    codes = self._staging.to_device(payload)
-                values = self._decode(codes[: self._codes], rounds)
-            else:
-                values = self._decode(payload, rounds)
-                if self._staging is not None:
-                    values = self._staging.to_device(values)
+            values = self._decode(message if there is None else there, rounds)
         return PublishedChange(StateRound(run, rounds), not_finite, values)
 
-    def _decode(self, payload: torch.Tensor, rounds: int) -> torch.Tensor:
+    def _decode(self, message: torch.Tensor, rounds: int) -> torch.Tensor:
+        """Return the values of a message, where the differences are."""
+        payload = message[self._head :]
         if rounds == 0:
-            return payload.clone().view(self._dtype)
+            return self._beside(payload.clone().view(self._dtype))
+        if self._encodes_there:
+            payload = self._beside(payload)
         values = payload.new_empty(self._bucket.numel, dtype=torch.float32)
         self._codec.at_round(rounds).start_decode(payload, values)
         # Codecs may decode 0 as another value. Checkpoints leave the padding out.
@@ -250,21 +242,34 @@ class CodedDifferences:
             padding = values[slot.offset + slot.shape.numel() : slot.end]
             if padding.numel():
                 padding.zero_()
-        return values
+        return self._beside(values)
 
-    def _positions_not_finite(self, values: torch.Tensor) -> list[int]:
-        """Return the parameters to blame, of values that could not be encoded."""
-        largest = torch.tensor(
-            [
-                float(torch.linalg.vector_norm(view, ord=math.inf))
-                if len(view)
-                else 0.0
-                for view in (
-                    values[slot.offset :][: slot.shape.numel()]
-                    for slot in self._bucket.slots
-                )
-            ]
+    def _beside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor where the differences are."""
+        if self._staging is None or staging_of(tensor) is self._staging:
+            return tensor
+        return copied_fast(self._staging, tensor)
+
+    def _not_finite(self, values: torch.Tensor, well: torch.Tensor) -> torch.Tensor:
+        """Return the parameters to blame if values cannot be encoded.
+
+        Args:
+            values: The values.
+            well: Whether they can be encoded; shape ``()``, where the values are.
+
+        Returns:
+            For each parameter whether it is to blame; shape ``(parameters,)``,
+            ``torch.bool``.
+        """
+        largest = largest_magnitudes(
+            [values[slot.offset :][: slot.shape.numel()] for slot in self._bucket.slots]
         )
-        not_finite = largest.isfinite().logical_not().nonzero().flatten().tolist()
+        bad = largest.isfinite().logical_not()
         # Finite values that the codec cannot encode are too large.
-        return not_finite or [int(largest.argmax())]
+        is_too_large = ~(well | bad.any())
+        return bad | (is_too_large & (largest == largest.max()))
+
+
+def _begin(progress: StateRound) -> torch.Tensor:
+    """Return the first bytes of a message."""
+    return torch.tensor([progress.run, progress.rounds]).view(torch.uint8)

@@ -11,14 +11,14 @@ import torch
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.device_codes import encodes_there
-from bluecomm.device.staging import HostCopy, values_on_host
+from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.reduce_op import Average
-from bluecomm.ops.refusal import Operation, refuse, told
+from bluecomm.ops.refusal import Operation, is_told, refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.dense_only import sparse_error
-from bluecomm.optim.finite import is_finite
+from bluecomm.optim.finite import are_not_finite, is_finite
 from bluecomm.runtime import Communicator, Handle
 
 # The state of a parameter's gradient in the head of a message. 0: there is none, 1: it
@@ -34,8 +34,8 @@ class CodedGradients:
     are encoded, and back after the last decoding.
 
     Gradients on a device are encoded and decoded there, if the codec's kernels can run,
-    and their codes are on their way to the host between ``start`` and ``begin``.
-    Otherwise the gradients themselves are, and the host encodes and decodes.
+    and the host never waits for the device. Otherwise the gradients are on their way to
+    the host between ``start`` and ``begin``, and the host encodes and decodes.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -85,8 +85,7 @@ class CodedGradients:
                 self._gradients.staging if self._encodes_there else None,
             )
         self._handle: Handle[Any] | None = None
-        # Gradients of a device, or their codes, on their way to the host, and the head
-        # of their message.
+        # Gradients of a device on their way to the host, and the head of their message.
         self._coming: tuple[HostCopy, int, torch.Tensor] | None = None
         # The gradients once they are on the host, and later the result.
         self._on_host: torch.Tensor | None = None
@@ -97,31 +96,32 @@ class CodedGradients:
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
 
-        The flat values belong to the exchange until ``finish``. If they are on a
-        device, this only copies them or their codes to the host, without waiting for
-        the device; ``begin`` does the rest.
+        The flat values belong to the exchange until ``finish``. If they are on a device
+        and the host encodes them, this only copies them to the host, without waiting
+        for the device; ``begin`` does the rest.
 
         Args:
             is_active: Whether this rank has data.
+
+        Raises:
+            RuntimeError: CUDA or a kernel failed. The other ranks are told.
         """
         gradients = self._gradients
         states = gradients.flags + gradients.sparse_flags
         if gradients.staging is None:
             self._handle = self._start(int(is_active), states)
         elif self._encodes_there:
-            assert self._exchange is not None
-            gradients.follow_streams()
-            copy = self._exchange.start_encode(gradients.values)
-            self._coming = copy, int(is_active), states
+            self._handle = self._start_on_device(int(is_active), states)
         else:
             streams = gradients.take_streams()
             copy = gradients.staging.to_host(gradients.values, after=streams)
             self._coming = copy, int(is_active), states
 
     def begin(self) -> None:
-        """Start the exchange of gradients that were on a device, once they have come.
+        """Start the exchange of gradients that the host encodes, once they have come.
 
-        Does nothing for other gradients. If it fails, it tells the other ranks.
+        Does nothing for other gradients, whose exchange ``start`` has started. If it
+        fails, it tells the other ranks.
 
         Raises:
             CommunicationTimeout: The device has not computed them in time.
@@ -136,13 +136,8 @@ class CodedGradients:
         except Exception as error:
             refuse(self._comm, list(self.refused()), error)
             raise
-        if self._encodes_there:
-            assert self._exchange is not None
-            are_finite = self._exchange.take_codes(copy.values)
-            self._handle = self._start_encoded(active, states, are_finite)
-        else:
-            self._on_host = copy.values
-            self._handle = self._start(active, states)
+        self._on_host = copy.values
+        self._handle = self._start(active, states)
 
     def finish(self, *, is_active: bool) -> int:
         """Wait for the exchange, and hand out the gradients if this rank has data.
@@ -195,35 +190,45 @@ class CodedGradients:
         """Describe the operations of a round that is not started."""
         return iter(()) if self._exchange is None else self._exchange.refused()
 
+    def _start_on_device(self, active: int, states: torch.Tensor) -> Handle[int]:
+        """Encode the flat gradients on their device and start their exchange.
+
+        Args:
+            active: As in ``_start``.
+            states: As in ``_start``, but 1 for all dense gradients.
+        """
+        exchange, gradients = self._exchange, self._gradients
+        assert exchange is not None
+        assert gradients.staging is not None
+        try:
+            gradients.follow_streams()
+            values = gradients.values.float()
+            head = gradients.staging.to_device(_head(active, states, gradients.staging))
+            bad = are_not_finite(torch.split(values, gradients.lengths))
+            bad &= head[1:] != _SPARSE
+            head[1:].masked_fill_(bad, NOT_FINITE)
+            return exchange.start_on_device(values, head, self._divisor)
+        except Exception as error:
+            if not is_told(error):
+                refuse(self._comm, list(self.refused()), error)
+            raise
+
     def _start(self, active: int, states: torch.Tensor) -> Handle[int]:
-        """Encode the flat gradients and start their exchange.
+        """Encode the flat gradients on the host and start their exchange.
 
         Args:
             active: Number of ranks with data whose gradients they are the sum of.
             states: For each parameter, the state of its gradient.
         """
         assert self._exchange is not None
-        are_finite = self._exchange.encode(self._values)
-        return self._start_encoded(active, states, are_finite)
-
-    def _start_encoded(
-        self, active: int, states: torch.Tensor, are_finite: bool
-    ) -> Handle[int]:
-        """Start the exchange of gradients that are encoded; see ``_start``."""
-        assert self._exchange is not None
-        head = torch.empty(1 + len(states), dtype=torch.uint8)
-        head[0] = active
-        head[1:] = states
-        if not are_finite:
+        head = _head(active, states)
+        if not self._exchange.encode(self._values):
             self._mark_not_finite(head[1:])
-        into = None if self._encodes_there else self._values
-        return self._exchange.start(head, self._divisor, into)
+        return self._exchange.start(head, self._divisor, self._values)
 
     def _mark_not_finite(self, states: torch.Tensor) -> None:
         """Set the states of the dense gradients that are not finite, before a round."""
-        limit_s = self._comm.world.config.operation_timeout_s
-        values = values_on_host(self._values, self._bucket.name, limit_s)
-        parts = torch.split(values, self._gradients.lengths)
+        parts = torch.split(self._values, self._gradients.lengths)
         for position, part in enumerate(parts):
             if states[position] != _SPARSE and not is_finite(part.float()):
                 states[position] = NOT_FINITE
@@ -270,6 +275,20 @@ class CodedGradients:
         """Return the ranks that have sent a state."""
         of_ranks = zip(self._comm.ranks, states.tolist(), strict=True)
         return [rank for rank, sent in of_ranks if sent == state]
+
+
+def _head(
+    active: int, states: torch.Tensor, staging: Staging | None = None
+) -> torch.Tensor:
+    """Return the head of a message, in memory that copies fast if given a device."""
+    shape = (1 + len(states),)
+    if staging is None:
+        head = torch.empty(shape, dtype=torch.uint8)
+    else:
+        head = staging.empty_on_host(shape, torch.uint8)
+    head[0] = active
+    head[1:] = states
+    return head
 
 
 def _paddings(bucket: Bucket) -> Iterator[torch.Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext as ok
 from typing import Any
 from unittest import mock
@@ -21,8 +22,8 @@ from bluecomm.compression import (
     device_codes,
 )
 from bluecomm.compression.device_codes import _warn_once, encodes_there
-from bluecomm.device import runtime
-from bluecomm.device.staging import staging_of
+from bluecomm.device import runtime, staging
+from bluecomm.device.staging import staging_of, wait_on_host
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
 from tests.support.fakegpu.mode import kernels
@@ -81,6 +82,22 @@ CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
 }
 # Their steps read values of the device; see docs/optimizer.md.
 WAITING = {"qadam", "onebit_adam", "zero_one_adam"}
+# Their first round waits for the parameters, once for each bucket.
+FIRST_WAITS = {"choco", "low precision"}
+
+
+@contextlib.contextmanager
+def waits_noted() -> Iterator[list[str]]:
+    """Note the operations for whose copies from the device the host waits."""
+    waits = []
+
+    def note(gate: Any, operation: str, timeout_s: float) -> None:
+        if gate.poll() is None:
+            waits.append(operation)
+        wait_on_host(gate, operation, timeout_s)
+
+    with mock.patch.object(staging, "wait_on_host", note):
+        yield waits
 
 
 def train(
@@ -94,8 +111,12 @@ def train(
         optimizer = distribute(model, CASES[name][0])
         device = runtime.current_runtime()
         before = len(device.launched) if isinstance(device, FakeRuntime) else 0
-        train_steps(model, optimizer, batches, may_wait=name in WAITING)
-        optimizer.synchronize()
+        with waits_noted() as waits:
+            train_steps(model, optimizer, batches, may_wait=name in WAITING)
+            optimizer.synchronize()
+        if isinstance(device, FakeRuntime) and bf.rank() not in device.without_kernels:
+            buckets = len(list(model.parameters()))
+            assert len(waits) <= (buckets if name in FIRST_WAITS else 0), (name, waits)
         if isinstance(device, FakeRuntime):
             check_launched(name, device.launched[before:])
         found[name] = [one.detach().clone() for one in model.parameters()]
@@ -185,10 +206,10 @@ def warnings_of(caplog) -> list[str]:
 
 def test_without_kernels_the_host_encodes_after_one_warning(device, caplog):
     device.without_kernels = {0}
-    staging = staging_of(torch.zeros(1))
+    where = staging_of(torch.zeros(1))
     for _ in range(2):
-        assert not encodes_there(E3M0(), staging, "auto", DEADLINE_S)
-        assert not encodes_there(MinMaxUInt8(), staging, "host", DEADLINE_S)
+        assert not encodes_there(E3M0(), where, "auto", DEADLINE_S)
+        assert not encodes_there(MinMaxUInt8(), where, "host", DEADLINE_S)
         assert not encodes_there(MinMaxUInt8(), None, "auto", DEADLINE_S)
     [text] = warnings_of(caplog)
     assert "on the host, because numba.cuda finds no toolkit; install blue" in text
@@ -203,10 +224,10 @@ def test_a_device_with_other_bits_does_not_encode(device, caplog, monkeypatch, k
         if name == kernel:
             arguments[1][60].add_(1)
 
-    staging = staging_of(torch.zeros(1))
-    assert encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    where = staging_of(torch.zeros(1))
+    assert encodes_there(MinMaxUInt8(), where, "auto", DEADLINE_S)
     monkeypatch.setattr(device, "launch", differ)
-    assert not encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    assert not encodes_there(MinMaxUInt8(), where, "auto", DEADLINE_S)
     [text] = warnings_of(caplog)
     what = {"encode": "codes", "decode": "decoded values"}[kernel]
     assert f"because {what} of MinMaxUInt8(chunk=65536) on cuda:0 differ from" in text
@@ -217,8 +238,8 @@ def test_a_kernel_that_cannot_be_compiled_does_not_encode(device, caplog, monkey
         raise ValueError("no such processor")
 
     monkeypatch.setattr(device, "launch", fail)
-    staging = staging_of(torch.zeros(1))
-    assert not encodes_there(MinMaxUInt8(), staging, "auto", DEADLINE_S)
+    where = staging_of(torch.zeros(1))
+    assert not encodes_there(MinMaxUInt8(), where, "auto", DEADLINE_S)
     [text] = warnings_of(caplog)
     assert "fails on cuda:0 (no such processor); install" in text
 

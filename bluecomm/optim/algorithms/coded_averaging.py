@@ -204,8 +204,7 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         """
         sources, destinations = _peers_of(weights)
         checks = self.context.settings.enable_topo_check and self._machines is None
-        coded = self._coded[bucket]
-        own, handle = coded.start(
+        handle = self._coded[bucket].start(
             self.difference(bucket, current),
             self._progress,
             sources,
@@ -214,12 +213,13 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             enable_topo_check=checks,
         )
 
-        def finish(messages: torch.Tensor) -> Published:
-            received = coded.received(messages, sources)
+        def finish(messages: Mapping[int, PublishedChange]) -> Published:
+            own = messages[self.publishers.rank]
+            received = {one: messages[one] for one in sources}
             self._add(bucket, weights, own, received)
             not_finite = [
                 (position, member)
-                for member, message in {self.publishers.rank: own, **received}.items()
+                for member, message in messages.items()
                 for position in message.not_finite
             ]
             is_intact = own.values is not None

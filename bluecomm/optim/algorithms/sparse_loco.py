@@ -135,7 +135,8 @@ class SparseLoCo(OuterStep):
             self.to_outer(result, bucket)
         else:
             values.current.copy_(self.memory.of("before", bucket))
-            self._coded.add_mean(result, values.current, -self._lr)
+            name = name_of_exchange(bucket)
+            self._coded.add_mean(name, result, values.current, -self._lr)
         # Values that the user has assigned in the meantime take precedence.
         self._report(values.check())
         self._is_first_step = True
@@ -148,7 +149,7 @@ class SparseLoCo(OuterStep):
         if self.context.comm.size == 1:
             outer.add_(result, alpha=-self._lr)
         else:
-            self._coded.add_mean(result, outer, -self._lr)
+            self._coded.add_mean(name_of_exchange(bucket), result, outer, -self._lr)
         current.add_(outer)
 
     def _begin_round(self, number: int) -> None:

@@ -9,14 +9,22 @@ import torch
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.device_codes import encodes_there
-from bluecomm.device.staging import Staging, staging_of, values_beside, values_on_host
-from bluecomm.ops.allgather import allgather_nonblocking
+from bluecomm.device.staging import (
+    HostCopy,
+    Staging,
+    copied_fast,
+    staging_of,
+    values_beside,
+    values_on_host,
+)
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.refusal import Operation, told
+from bluecomm.ops.start import start_gather
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.slots import Slot
 from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology
 from bluecomm.optim.exchanges.exchange import Exchange, start_average
+from bluecomm.optim.finite import are_not_finite
 from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import MappedHandle
@@ -31,9 +39,10 @@ class CodedMean(Exchange):
     So all ranks get the same bits. A message begins with one byte per parameter, which
     is 1 if the sender's values are not finite. In a world of one nothing is encoded.
 
-    Values on a device are encoded there, if the codec's kernels can run; the host waits
-    for their codes, and the device decodes and adds those of all ranks. Otherwise the
-    host waits for the values, encodes and decodes, and copies the sums back.
+    Values on a device are encoded there, if the codec's kernels can run, and the device
+    decodes and adds the codes of all ranks; the host never waits for the device.
+    Otherwise the host waits for the values, encodes and decodes, and copies the sums
+    back.
 
     Args:
         comm: Ranks that take part.
@@ -56,10 +65,15 @@ class CodedMean(Exchange):
         self._codec = codec
         self._feedback = feedback
         self._slots = slots
-        # Operations in shared memory read these without a copy.
+        # The last messages. Operations in shared memory read those of the host without
+        # a copy; those that a device has encoded are there.
         self._sent: dict[str, torch.Tensor] = {}
         # Whether each device encodes; see ``encodes_there``.
         self._is_coder: dict[Staging | None, bool] = {}
+        if comm.size > 1:
+            # Kernels are compiled before the training begins.
+            for of_operation in slots.values():
+                self._encodes_there(of_operation[0].parameter)
 
     def weights(self, round_number: int) -> Weights:
         return STATIC
@@ -75,43 +89,56 @@ class CodedMean(Exchange):
             return start_average(self._comm, source, destination, name)
         return MappedHandle(
             self.start_codes(source, name),
-            lambda codes: self._average(codes, destination),
+            lambda messages: self._average(name, messages, destination),
         )
 
     def start_codes(self, source: torch.Tensor, name: str) -> Handle[torch.Tensor]:
         """Encode ``source``, which may change then, and start the allgather.
 
         Returns:
-            A handle of the codes of all ranks that have sent a message, for
-            ``add_mean``. Its ``wait`` raises FloatingPointError on all ranks if values
-            of a rank are not finite.
+            A handle of the messages of all ranks that have sent one, for ``add_mean``.
+            Its ``wait`` raises FloatingPointError on all ranks if values of a rank are
+            not finite.
+
+        Raises:
+            RuntimeError: As in ``Staging.to_host``, or a kernel failed.
         """
-        limit_s = self._comm.world.config.operation_timeout_s
         values = source.detach().float()
-        message = self._message(name, values.numel())
-        slots = self._slots[name]
-        head = message[: len(slots)].zero_()
-        codes = message[_head_nbytes(slots) :]
         if self._encodes_there(source):
-            are_finite = self._encode_there(name, values, codes)
+            sent = self._encode_there(name, values)
         else:
-            values = values_on_host(values, name, limit_s)
-            are_finite = self._encode(name, values, codes)
-        if not are_finite:
-            values = values_on_host(values, name, limit_s)
-            bad = [not slot.view_of(values).isfinite().all() for slot in slots]
-            # If none is, the sum with what was lost before exceeds float32.
-            head.copy_(torch.tensor(bad if any(bad) else [True] * len(bad)))
-        gathered = allgather_nonblocking(message, name, process_set=self._comm)
-        return MappedHandle(gathered, lambda messages: self._codes_in(messages, name))
+            sent = HostCopy(self._encode_on_host(name, values), None)
+        gathered = start_gather(
+            self._comm,
+            "allgather",
+            sent.values,
+            name=name,
+            timeout_s=None,
+            gate=sent.gate,
+        )
+        return MappedHandle(gathered, lambda result: self._checked(name, result[0]))
 
     def add_mean(
-        self, codes: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
+        self,
+        name: str,
+        messages: torch.Tensor,
+        into: torch.Tensor,
+        alpha: float = 1.0,
     ) -> None:
-        """Add the mean of what all ranks have sent, times ``alpha``, to values."""
+        """Add the mean of what all ranks have sent, times ``alpha``, to values.
+
+        Args:
+            name: Name of the operation.
+            messages: The result of ``start_codes``.
+            into: The values to add to; shape ``(numel,)``, on any device.
+            alpha: Factor of the mean.
+        """
         is_exact = into.dtype == torch.float32
         if self._encodes_there(into):
-            codes = values_beside(into, codes.contiguous())
+            staging = staging_of(into)
+            assert staging is not None
+            messages = copied_fast(staging, messages)
+        codes = messages[:, self._head_nbytes(name) :]
         if is_exact and staging_of(into) is staging_of(codes):
             self._codec.add_mean(codes, into, alpha)
             return
@@ -125,9 +152,7 @@ class CodedMean(Exchange):
 
     def subtract_own(self, name: str, values: torch.Tensor) -> None:
         """Subtract what this rank sent last in an operation from float32 values."""
-        codes = self._sent[name][_head_nbytes(self._slots[name]) :]
-        if self._encodes_there(values):
-            codes = values_beside(values, codes)
+        codes = self._sent[name][self._head_nbytes(name) :]
         if staging_of(values) is staging_of(codes):
             self._codec.add(codes, values, -1.0)
             return
@@ -137,14 +162,6 @@ class CodedMean(Exchange):
 
     def refused(self, weights: Weights, name: str) -> Operation:
         return "allgather", name, None
-
-    def _message(self, name: str, count: int) -> torch.Tensor:
-        """Return the memory of this rank's message of an operation."""
-        if name not in self._sent:
-            nbytes = _head_nbytes(self._slots[name])
-            nbytes += self._codec.encoded_nbytes(count, torch.float32)
-            self._sent[name] = shared_empty(nbytes, torch.uint8).zero_()
-        return self._sent[name]
 
     def _encodes_there(self, values: torch.Tensor) -> bool:
         """Return whether codes of values are made where the values are, on a device."""
@@ -156,34 +173,62 @@ class CodedMean(Exchange):
             )
         return self._is_coder[staging]
 
-    def _encode_there(
-        self, name: str, values: torch.Tensor, into: torch.Tensor
-    ) -> bool:
-        """Encode values on their device, and wait for the codes; see ``_encode``."""
+    def _encode_there(self, name: str, values: torch.Tensor) -> HostCopy:
+        """Encode values on their device; return the message on its way to the host."""
         staging = staging_of(values)
         assert staging is not None
-        coded = values.new_zeros(into.numel() + 1, dtype=torch.uint8)
+        slots, head = self._slots[name], self._head_nbytes(name)
+        message = values.new_zeros(
+            self._message_nbytes(name, values), dtype=torch.uint8
+        )
         if self._feedback is None:
-            well = self._codec.start_encode(values, coded[:-1])
+            well = self._codec.start_encode(values, message[head:])
         else:
-            well = self._feedback.start_encode(self._codec, name, values, coded[:-1])
-        coded[-1:].copy_(well)
-        copy = staging.to_host(coded)
-        copy.wait(name, self._comm.world.config.operation_timeout_s)
-        into.copy_(copy.values[:-1])
-        return bool(copy.values[-1])
+            well = self._feedback.start_encode(
+                self._codec, name, values, message[head:]
+            )
+        bad = are_not_finite([slot.view_of(values) for slot in slots])
+        message[: len(slots)].copy_(_blamed(bad, well))
+        self._sent[name] = message
+        return staging.to_host(message)
 
-    def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> bool:
+    def _encode_on_host(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Encode values, which it first waits for; return the message."""
+        limit_s = self._comm.world.config.operation_timeout_s
+        values = values_on_host(values, name, limit_s)
+        slots = self._slots[name]
+        message = self._sent.get(name)
+        if message is None or staging_of(message) is not None:
+            nbytes = self._message_nbytes(name, values)
+            message = shared_empty(nbytes, torch.uint8).zero_()
+            self._sent[name] = message
+        codes = message[self._head_nbytes(name) :]
         if self._feedback is None:
-            return self._codec.encode(values, into)
-        return self._feedback.encode(self._codec, name, values, into)
+            are_finite = self._codec.encode(values, codes)
+        else:
+            are_finite = self._feedback.encode(self._codec, name, values, codes)
+        head = message[: len(slots)].zero_()
+        if not are_finite:
+            bad = are_not_finite([slot.view_of(values) for slot in slots])
+            head.copy_(_blamed(bad, torch.tensor(False)))
+        return message
 
-    def _average(self, codes: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        self.add_mean(codes, destination.zero_())
+    def _average(
+        self, name: str, messages: torch.Tensor, destination: torch.Tensor
+    ) -> torch.Tensor:
+        self.add_mean(name, messages, destination.zero_())
         return destination
 
-    def _codes_in(self, gathered: torch.Tensor, name: str) -> torch.Tensor:
-        """Return the codes of the messages of an operation.
+    def _head_nbytes(self, name: str) -> int:
+        """Return the bytes of a message before the codes."""
+        return -(-len(self._slots[name]) // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+
+    def _message_nbytes(self, name: str, values: torch.Tensor) -> int:
+        codes = self._codec.encoded_nbytes(values.numel(), torch.float32)
+        return self._head_nbytes(name) + codes
+
+    def _checked(self, name: str, gathered: torch.Tensor) -> torch.Tensor:
+        """Return the messages of an operation, one in each row.
 
         Raises:
             FloatingPointError: Values of a rank are not finite; raised on all ranks.
@@ -192,7 +237,7 @@ class CodedMean(Exchange):
         messages = gathered.view(-1, len(self._sent[name]))
         if bool(messages[:, : len(slots)].any()):
             raise told(self._error(slots, messages))
-        return messages[:, _head_nbytes(slots) :]
+        return messages
 
     def _error(
         self, slots: Sequence[Slot], messages: torch.Tensor
@@ -217,6 +262,12 @@ class CodedMean(Exchange):
         raise ValueError("a mean over all ranks takes no topology")
 
 
-def _head_nbytes(slots: Sequence[Slot]) -> int:
-    """Return the bytes of a message before the codes."""
-    return -(-len(slots) // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+def _blamed(bad: torch.Tensor, well: torch.Tensor) -> torch.Tensor:
+    """Return which parameters a rank blames for values that cannot be encoded.
+
+    Args:
+        bad: Whether each of them is not finite.
+        well: Whether all values can be encoded.
+    """
+    # If none is, the sum with what was lost before exceeds float32.
+    return bad | ~(well | bad.any())
