@@ -31,9 +31,9 @@ class ByteGrad(GradientAveraging):
 
     Rounding errors are not carried over to later steps, so the method has no state.
 
-    Gradients on a device are encoded there during the backward pass, whose end waits
-    for the codes. Where the codec's kernels cannot run, the gradients are copied to the
-    host, and encoded there at the end.
+    Gradients on a device are encoded there during the backward pass, and the exchange
+    of a bucket starts then. Where the codec's kernels cannot run, the gradients are
+    copied to the host, and encoded there at the end of the backward pass.
 
     Args:
         hierarchical: Whether the ranks of a machine first add their gradients in full
