@@ -24,6 +24,7 @@ from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
 from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose, reduction
 from bluecomm.ops.refusal import Operation, describe_refused, refuse_form
 from bluecomm.ops.start import start
+from bluecomm.ops.tensor import require_tensor
 from bluecomm.ops.unfit_calls import refuse_unfit_calls
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
@@ -57,14 +58,13 @@ def _allreduce(
     comm = current_communicator(process_set)
     if not isinstance(is_hierarchical_local, bool):
         name, is_hierarchical_local = _name_in_third_place(is_hierarchical_local, name)
-    # start() rejects objects that are not tensors.
-    dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
+    require_tensor("allreduce", tensor)
     word, given = reduction(
         "allreduce",
         # 0 is equal to False, but has always meant the average.
         None if average is None else average is not False,
         op,
-        dtype,
+        tensor.dtype,
         float(prescale_factor),
         float(postscale_factor),
         is_hierarchical_local,

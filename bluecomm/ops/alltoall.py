@@ -12,6 +12,7 @@ from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import Out
 from bluecomm.ops.splits import check_splits
 from bluecomm.ops.start import start_gather
+from bluecomm.ops.tensor import require_tensor
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
@@ -68,6 +69,7 @@ def _alltoall(
             them.
     """
     comm = current_communicator(process_set)
+    require_tensor("alltoall", tensor)
     rows = _rows_to_send(tensor, splits, comm.size)
     gathered = start_gather(
         comm,

@@ -11,6 +11,7 @@ from bluecomm.ops.outputs import check_out_at_root, check_out_like, written
 from bluecomm.ops.reduce_op import ReduceOp, check_factors, choose
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.start import start
+from bluecomm.ops.tensor import require_tensor
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
@@ -70,15 +71,14 @@ def _reduce(
     """
     comm = current_communicator(process_set)
     root = member_of("reduce", "root_rank", root_rank, comm)
-    # start() rejects objects that are not tensors.
-    dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
-    reduction = choose("reduce", None, op, dtype)
-    check_factors("reduce", dtype, prescale_factor, postscale_factor)
+    require_tensor("reduce", tensor)
+    reduction = choose("reduce", None, op, tensor.dtype)
+    check_factors("reduce", tensor.dtype, prescale_factor, postscale_factor)
     check_out_at_root("reduce", comm, root, out)
     if out is not None:
         check_out_like("reduce", tensor, out)
     output = out
-    if comm.rank != root and isinstance(tensor, torch.Tensor):
+    if comm.rank != root:
         output = tensor.new_empty(0)
     reduced = start(
         comm,

@@ -75,18 +75,15 @@ def _reducescatter(
     """
     kind = "reducescatter"
     comm = current_communicator(process_set)
-    # start() rejects objects that are not tensors.
-    dtype, rows = torch.float32, None
+    refuse_scalar(kind, tensor)
+    rows = share_of(tensor.shape[0], comm.size, comm.rank)
     given: tuple[int, ...] = ()
-    if isinstance(tensor, torch.Tensor):
-        refuse_scalar(kind, tensor)
-        dtype, rows = tensor.dtype, share_of(tensor.shape[0], comm.size, comm.rank)
-        if splits is not None:
-            given = check_splits(kind, splits, tensor.shape[0], comm.size)
-            rows = given[comm.rank]
+    if splits is not None:
+        given = check_splits(kind, splits, tensor.shape[0], comm.size)
+        rows = given[comm.rank]
     factors = float(prescale_factor), float(postscale_factor)
-    word, parameters = reduction(kind, None, op, dtype, *factors, splits=given)
-    if out is not None and isinstance(tensor, torch.Tensor):
+    word, parameters = reduction(kind, None, op, tensor.dtype, *factors, splits=given)
+    if out is not None:
         check_out(kind, tensor, out, tensor.shape[1:], rows)
     handle = start(
         comm,

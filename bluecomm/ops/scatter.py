@@ -12,7 +12,13 @@ from bluecomm.device.staging import Staging, staging_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import check_out_like
 from bluecomm.ops.roots import member_of
-from bluecomm.ops.tensor import as_input, dtype_of_word, new_output, span
+from bluecomm.ops.tensor import (
+    as_input,
+    dtype_of_word,
+    new_output,
+    require_tensors,
+    span,
+)
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 
@@ -120,13 +126,14 @@ def _checked(
     tensors: Sequence[torch.Tensor] | None, comm: Communicator
 ) -> tuple[list[tuple[torch.Tensor, str]], Staging | None]:
     """Return the parts with the engine's types, and the staging of their device."""
-    if tensors is None or len(tensors) != comm.size:
-        got = "None" if tensors is None else len(tensors)
+    given = None if tensors is None else require_tensors("scatter", tensors)
+    if given is None or len(given) != comm.size:
+        got = "None" if given is None else len(given)
         raise ValueError(
             f"scatter: expected a tensor for each of {comm.size} ranks on the root, "
             f"got {got}"
         )
-    parts = [as_input(tensor, "scatter", staged=True) for tensor in tensors]
+    parts = [as_input(tensor, "scatter", staged=True) for tensor in given]
     first = parts[0][0]
     staging = staging_of(first)
     for tensor, _ in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.tensor import require_tensor
 from bluecomm.runtime import current_process
 
 __all__ = ["share_memory_"]
@@ -39,10 +40,7 @@ def share_memory_(tensor: torch.Tensor) -> torch.Tensor:
         NotImplementedError: This version of torch cannot exchange the memory of
             tensors.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(
-            f"share_memory_: expected a torch.Tensor, got {type(tensor).__name__}"
-        )
+    require_tensor("share_memory_", tensor)
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise ValueError(
             f"share_memory_: expected a dense CPU tensor, got one on {tensor.device} "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch._C import _functorch
@@ -103,10 +103,7 @@ def as_input(
         ValueError: ``tensor`` is not a dense CPU tensor (or one on a device), it has a
             tangent, or a transform of ``torch.func`` stands between it and its values.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(
-            f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
-        )
+    require_tensor(operation, tensor)
     word = _DTYPES.get(tensor.dtype) or dtype_word(tensor.dtype, operation)
     if not tensor.is_cpu or tensor.layout is not torch.strided or runtime.is_replaced:
         _check_location(tensor, operation, staged=staged)
@@ -124,6 +121,35 @@ def as_input(
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word
+
+
+def require_tensor(operation: str, tensor: object) -> None:
+    """Raise unless an argument is a tensor.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
+        )
+
+
+def require_tensors(operation: str, tensors: object) -> list[torch.Tensor]:
+    """Return the elements of an argument that must hold tensors.
+
+    Raises:
+        TypeError: The argument has no elements, or one of them is not a tensor.
+    """
+    if not isinstance(tensors, Iterable):
+        raise TypeError(
+            f"{operation}: expected a sequence of torch.Tensor, got "
+            f"{type(tensors).__name__}"
+        )
+    found = list(tensors)
+    for tensor in found:
+        require_tensor(operation, tensor)
+    return found
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -171,9 +197,11 @@ def refuse_scalar(operation: str, tensor: torch.Tensor) -> None:
     """Raise if a tensor has no rows, that is no dimension 0.
 
     Raises:
+        TypeError: The argument is not a tensor.
         ValueError: The tensor is a scalar.
     """
-    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+    require_tensor(operation, tensor)
+    if tensor.dim() == 0:
         raise ValueError(
             f"{operation}: expected a tensor with at least one dimension, got a "
             "scalar; use tensor.reshape(1)"
@@ -253,8 +281,9 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return an uninitialized tensor in shared memory, shaped and typed as ``tensor``.
 
     Raises:
-        TypeError: The element type is not supported.
+        TypeError: ``tensor`` is not a tensor, or its element type is not supported.
     """
+    require_tensor("shared_like", tensor)
     if tensor.dtype not in _DTYPES or tensor.numel() == 0:
         return shared_empty(tensor.shape, tensor.dtype)
     block = current_process().memory.allocate(tensor.nbytes)
@@ -266,9 +295,11 @@ def require_floating_point(operation: str, tensor: torch.Tensor) -> None:
     """Raise unless weights can be applied to the tensor's elements.
 
     Raises:
+        TypeError: ``tensor`` is not a tensor.
         ValueError: ``tensor`` does not have a floating-point type.
     """
-    if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
+    require_tensor(operation, tensor)
+    if not tensor.is_floating_point():
         raise ValueError(
             f"{operation}: cannot take a weighted average of tensors of type "
             f"{tensor.dtype}; convert with .float() first"

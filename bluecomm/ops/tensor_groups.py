@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bluecomm.ops.refusal import Describe, Operation, is_told, refuse
+from bluecomm.ops.tensor import require_tensors
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
 
@@ -31,7 +32,7 @@ def start_group(
             their order.
         start: Starts the operation on a tensor, with the tensor's name.
     """
-    members = list(tensors)
+    members = require_tensors(f"grouped_{kind}", tensors)
     names = _names(comm, kind, name, len(members))
     handles: list[Handle[torch.Tensor]] = []
     try:

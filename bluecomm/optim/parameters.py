@@ -136,20 +136,25 @@ def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, nn.Module):
         honor_ignored_names(params)
         params = [*params.named_parameters(), *params.named_buffers()]
+    if not isinstance(params, Iterable):
+        raise TypeError(
+            f"{operation}: expected a model, or names and tensors, got "
+            f"{type(params).__name__}"
+        )
     entries: list[tuple[str, torch.Tensor]] = []
     for number, entry in enumerate(
         params.items() if isinstance(params, Mapping) else params
     ):
         # BlueFog also accepts a plain list of tensors.
-        name, tensor = (
-            (str(number), entry) if isinstance(entry, torch.Tensor) else entry
-        )
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{operation}: expected names and tensors, got {name!r} and "
-                f"{type(tensor).__name__}"
-            )
-        entries.append((name, tensor))
+        pair = (str(number), entry) if isinstance(entry, torch.Tensor) else entry
+        match pair:
+            case (str() as name, torch.Tensor() as tensor):
+                entries.append((name, tensor))
+            case _:
+                got = type(pair).__name__
+                if isinstance(pair, tuple) and len(pair) == 2:
+                    got = f"{pair[0]!r} and {type(pair[1]).__name__}"
+                raise TypeError(f"{operation}: expected names and tensors, got {got}")
     names = [name for name, _ in entries]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
