@@ -16,6 +16,7 @@ from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.refusal import Operation, describe_refused
 from bluecomm.ops.start import start_gather
+from bluecomm.ops.tensor import own_staging
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
 
@@ -151,8 +152,8 @@ def _sparse_allreduce(
         raise ValueError(
             f"sparse_allreduce: op must be bluecomm.Average or Sum, got {op!r}"
         )
+    staging = own_staging("sparse_allreduce", tensor)
     share = SparseShare.of(tensor)
-    staging = staging_of(tensor)
     name = comm.name_for("sparse_allreduce", name)
     gathered = start_sparse_gather(comm, share, form, name=name, timeout_s=timeout_s)
 

@@ -10,8 +10,9 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from bluecomm.device import runtime
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging import CudaStaging, Staging, staging_of
 from bluecomm.runtime import current_process
+from bluecomm.runtime.own_gpu import check_own_gpu
 
 __all__ = ["shared_empty", "shared_like"]
 
@@ -100,8 +101,9 @@ def as_input(
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or the engine does not know its type.
-        ValueError: ``tensor`` is not a dense CPU tensor (or one on a device), it has a
-            tangent, or a transform of ``torch.func`` stands between it and its values.
+        ValueError: ``tensor`` is not a dense CPU tensor (or one on a device), it is on
+            the GPU of another rank, it has a tangent, or a transform of ``torch.func``
+            stands between it and its values.
     """
     require_tensor(operation, tensor)
     word = _DTYPES.get(tensor.dtype) or dtype_word(tensor.dtype, operation)
@@ -152,6 +154,20 @@ def require_tensors(operation: str, tensors: object) -> list[torch.Tensor]:
     return found
 
 
+def own_staging(operation: str, tensor: torch.Tensor) -> Staging | None:
+    """Return what ``staging_of`` does, for a tensor that this rank may pass.
+
+    Raises:
+        ValueError: The tensor is on the GPU of another rank.
+        RuntimeError: CUDA's driver cannot be used.
+    """
+    staging = staging_of(tensor)
+    process = current_process()
+    if isinstance(staging, CudaStaging) and process.is_initialized:
+        check_own_gpu(process.communicator.world, operation, staging.index)
+    return staging
+
+
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
     """Return the bytes of a tensor of a type that has the engine's name ``dtype``."""
     return _ITEM_NBYTES.get(dtype, 1) * math.prod(shape)
@@ -159,7 +175,7 @@ def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
 
 def _check_location(tensor: torch.Tensor, operation: str, *, staged: bool) -> None:
     """Raise unless a tensor is dense, and on a device from which it can be read."""
-    staging = staging_of(tensor)
+    staging = own_staging(operation, tensor)
     is_reachable = staged if staging is not None else tensor.is_cpu
     if not is_reachable or tensor.layout is not torch.strided:
         kinds = "CPU, CUDA or MPS tensor" if staged else "CPU tensor"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from bluecomm.device.staging import staging_of
+from bluecomm.ops.tensor import own_staging
 from bluecomm.optim.local_parameters import (
     Selection,
     honor_ignored_names,
@@ -226,7 +226,7 @@ def _check_supported(name: str, parameter: torch.Tensor) -> None:
             f"DistributedOptimizer: parameter {name!r} is {parameter.dtype} with layout"
             f" {parameter.layout}; only dense floating-point parameters can be averaged"
         )
-    if not parameter.is_cpu and staging_of(parameter) is None:
+    if own_staging("DistributedOptimizer", parameter) is None and not parameter.is_cpu:
         raise ValueError(
             f"DistributedOptimizer: parameter {name!r} is on {parameter.device}, from "
             "which bluecomm cannot read; only parameters on the CPU, a CUDA device or "
