@@ -146,6 +146,54 @@ class NcclLibrary(metaclass=_PybindType):
     def __init__(self, candidates: Sequence[str]) -> None: ...
     @property
     def version(self) -> str: ...
+    @property
+    def has_puts(self) -> bool:
+        """Whether NCCL has one-sided puts: from 2.29.2 on."""
+
+    def make_id(self) -> bytes:
+        """Return an id with which ranks connect."""
+
+class NcclPuts(metaclass=_PybindType):
+    """Device memory into which other ranks put; see native/device/nccl_puts.h.
+
+    Offsets are those in the memory of a rank, streams those of CUDA, as integers. All
+    methods raise RuntimeError if CUDA or NCCL does.
+    """
+
+    def __init__(
+        self,
+        *,
+        library: NcclLibrary,
+        device: CudaDevice,
+        id: bytes,
+        rank: int,
+        size: int,
+        nbytes: int,
+    ) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def advance(self) -> bool:
+        """Continue what was begun, at first the connection; return whether it ended.
+
+        Each of the other methods but ``abort`` needs that it has.
+        """
+
+    def put(
+        self, peer: int, source: int, destination: int, nbytes: int, stream: int
+    ) -> None:
+        """Put bytes of the own memory, as ``stream`` has left them so far."""
+
+    def await_puts(self, peer: int, count: int) -> None:
+        """Wait on the device for the next puts of a rank."""
+
+    def point(self) -> StreamPoint:
+        """Return the point behind the last put, or the last wait for puts."""
+
+    def close(self) -> None:
+        """End the communicator in order, when no rank puts any more."""
+
+    def abort(self) -> None:
+        """End the communicator at once; the memory stays readable."""
 
 class NcclCall(Ticket):
     """One call of an operation on tensors of a GPU, through NCCL."""

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -20,6 +21,7 @@
 #include "common/ticket.h"
 #include "device/nccl_call.h"
 #include "device/nccl_library.h"
+#include "device/nccl_puts.h"
 #include "device/nccl_queue.h"
 
 namespace py = pybind11;
@@ -30,6 +32,7 @@ namespace {
 using device::NcclCall;
 using device::NcclGroup;
 using device::NcclLibrary;
+using device::NcclPuts;
 using device::NcclQueue;
 using device::NcclWork;
 
@@ -115,6 +118,28 @@ std::shared_ptr<NcclCall> make_exchange(NcclQueue& self, const NcclGroup& group,
                         NcclCall::Limit(limit_s));
 }
 
+// Returns an id for ranks that connect outside of a queue.
+py::bytes make_nccl_id(const NcclLibrary& self) {
+  device::NcclId id;
+  self.check(self.call().get_unique_id(&id), "ncclGetUniqueId", nullptr);
+  return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};
+}
+
+std::unique_ptr<NcclPuts> open_puts(std::shared_ptr<NcclLibrary> library,
+                                    const PyCudaDevice& device, std::string_view id,
+                                    int rank, int size, std::size_t nbytes) {
+  device::NcclId parsed;
+  if (id.size() != parsed.bytes.size()) {
+    throw std::invalid_argument("NCCL's ids have " +
+                                std::to_string(parsed.bytes.size()) + " bytes, got " +
+                                std::to_string(id.size()));
+  }
+  std::memcpy(parsed.bytes.data(), id.data(), id.size());
+  const ReleaseGil unlocked;
+  return std::make_unique<NcclPuts>(std::move(library), device.device, parsed, rank,
+                                    size, nbytes);
+}
+
 }  // namespace
 
 void register_nccl(py::module_& module) {
@@ -124,9 +149,31 @@ void register_nccl(py::module_& module) {
   py::class_<NcclLibrary, std::shared_ptr<NcclLibrary>>(module, "NcclLibrary")
       .def(py::init(&device::open_nccl), arg("candidates"),
            py::call_guard<ReleaseGil>())
-      .def_property_readonly("version", [](const NcclLibrary& self) {
-        return device::describe_nccl_version(self.version());
-      });
+      .def_property_readonly("version",
+                             [](const NcclLibrary& self) {
+                               return device::describe_nccl_version(self.version());
+                             })
+      .def_property_readonly("has_puts", &NcclLibrary::has_puts)
+      .def("make_id", &make_nccl_id);
+  py::class_<NcclPuts>(module, "NcclPuts")
+      .def(py::init(&open_puts), py::kw_only(), arg("library"), arg("device"),
+           arg("id"), arg("rank"), arg("size"), arg("nbytes"))
+      .def_property_readonly("address", &NcclPuts::address)
+      .def("advance", &NcclPuts::advance, py::call_guard<ReleaseGil>())
+      .def(
+          "put",
+          [](NcclPuts& self, int peer, std::size_t from, std::size_t to,
+             std::size_t nbytes, std::uintptr_t stream) {
+            self.put(peer, from, to, nbytes,
+                     reinterpret_cast<device::CudaStream>(stream));
+          },
+          arg("peer"), arg("source"), arg("destination"), arg("nbytes"), arg("stream"),
+          py::call_guard<ReleaseGil>())
+      .def("await_puts", &NcclPuts::await_puts, arg("peer"), arg("count"),
+           py::call_guard<ReleaseGil>())
+      .def("point", &NcclPuts::point, py::call_guard<ReleaseGil>())
+      .def("close", &NcclPuts::close, py::call_guard<ReleaseGil>())
+      .def("abort", &NcclPuts::abort, py::call_guard<ReleaseGil>());
   py::class_<NcclCall, Ticket, std::shared_ptr<NcclCall>>(module, "NcclCall")
       .def(
           "follow",

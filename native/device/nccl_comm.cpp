@@ -12,6 +12,7 @@ namespace {
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr unsigned kConfigVersion = 21400;
 constexpr int kNcclUInt8 = 1;
+constexpr int kWindowIsSymmetric = 1;
 
 // Returns the number in `to` of a member of `from`.
 std::optional<int> find_member(int member, const NcclGroup& from, const NcclGroup& to) {
@@ -157,6 +158,33 @@ void NcclComm::exchange(const NcclWork& work, CudaStream stream) {
   library_->check(sent, "ncclSend", comm_);
   library_->check(received, "ncclRecv", comm_);
   library_->check(ended, "ncclGroupEnd", comm_);
+}
+
+void NcclComm::register_window(DeviceAddress memory, std::size_t nbytes,
+                               NcclWindowHandle& window) {
+  library_->check(
+      library_->puts().register_window(comm_, reinterpret_cast<void*>(memory), nbytes,
+                                       &window, kWindowIsSymmetric),
+      "ncclCommWindowRegister", comm_);
+}
+
+void NcclComm::deregister_window(NcclWindowHandle window) {
+  library_->check(library_->puts().deregister_window(comm_, window),
+                  "ncclCommWindowDeregister", comm_);
+}
+
+void NcclComm::put(DeviceAddress from, std::size_t nbytes, int peer,
+                   NcclWindowHandle window, std::size_t offset, CudaStream stream) {
+  library_->check(library_->puts().put_signal(reinterpret_cast<const void*>(from),
+                                              nbytes, kNcclUInt8, peer, window, offset,
+                                              0, 0, 0, comm_, stream),
+                  "ncclPutSignal", comm_);
+}
+
+void NcclComm::await_signals(int peer, int count, CudaStream stream) {
+  NcclSignals signals{count, peer, 0, 0};
+  library_->check(library_->puts().wait_signal(1, &signals, comm_, stream),
+                  "ncclWaitSignal", comm_);
 }
 
 void NcclComm::finalize() {

@@ -87,6 +87,24 @@ class NcclComm {
   // Adds an operation to `stream`. Its work is there once the communicator has settled.
   // Throws NcclError.
   void start(const NcclWork& work, CudaStream stream);
+  // Begins to register memory of all ranks, which call it together, as a window. The
+  // memory is that of ncclMemAlloc. `window`, which must stay where it is, is set once
+  // the communicator has settled; it is null if the ranks cannot put into each other's
+  // memory. Throws NcclError.
+  void register_window(DeviceAddress memory, std::size_t nbytes,
+                       NcclWindowHandle& window);
+  // Ends the use of a window by this rank, into which nobody puts any more. Throws
+  // NcclError.
+  void deregister_window(NcclWindowHandle window);
+  // Adds a put to `stream`: `from`, which lies in a window of this rank, is written to
+  // the target's part of `window`, and a signal is raised there after it. The end of
+  // the call on the stream says that `from` may be used again, and nothing about the
+  // target. Throws NcclError.
+  void put(DeviceAddress from, std::size_t nbytes, int peer, NcclWindowHandle window,
+           std::size_t offset, CudaStream stream);
+  // Makes `stream` wait for the next `count` signals of a rank. What it has put before
+  // them is then visible to later work of the stream. Throws NcclError.
+  void await_signals(int peer, int count, CudaStream stream);
   // Begins to end the communicator in order: finalize(), is_settled(), abort().
   void finalize();
   // Ends all operations, also those that the device is running, and frees the

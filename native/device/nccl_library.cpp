@@ -7,6 +7,7 @@ namespace {
 
 constexpr const char* kSoname = "libnccl.so.2";
 constexpr int kOldestVersion = 21400;
+constexpr int kOldestWithPuts = 22902;
 
 void* open_first(const std::vector<std::string>& candidates) {
   if (void* const loaded = dlopen(kSoname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) {
@@ -56,7 +57,26 @@ NcclFunctions bind_all_of_nccl(void* library) {
   return all;
 }
 
+std::optional<NcclPutFunctions> bind_puts_of_nccl(void* library, int version) {
+  if (version < kOldestWithPuts) return std::nullopt;
+  NcclPutFunctions all{};
+  bind_nccl(library, "ncclMemAlloc", all.allocate);
+  bind_nccl(library, "ncclMemFree", all.free);
+  bind_nccl(library, "ncclCommWindowRegister", all.register_window);
+  bind_nccl(library, "ncclCommWindowDeregister", all.deregister_window);
+  bind_nccl(library, "ncclPutSignal", all.put_signal);
+  bind_nccl(library, "ncclWaitSignal", all.wait_signal);
+  return all;
+}
+
 }  // namespace
+
+const NcclPutFunctions& NcclLibrary::puts() const {
+  if (put_functions_) return *put_functions_;
+  throw NcclError("NCCL " + describe_nccl_version(version_) +
+                  " has no one-sided puts, which need 2.29.2 or newer; install a newer "
+                  "one, or unset BLUECOMM_WINDOWS");
+}
 
 void NcclLibrary::check(int result, const char* function, NcclHandle comm) const {
   if (result == kNcclSuccess || result == kNcclInProgress) return;
@@ -128,7 +148,8 @@ std::shared_ptr<NcclLibrary> open_nccl(const std::vector<std::string>& candidate
                     "do not block; install a newer torch, or set "
                     "BLUECOMM_DEVICE_TRANSPORT=staged");
   }
-  return std::make_shared<NcclLibrary>(bind_all_of_nccl(opened), version);
+  return std::make_shared<NcclLibrary>(bind_all_of_nccl(opened), version,
+                                       bind_puts_of_nccl(opened, version));
 }
 
 }  // namespace bluecomm::device

@@ -15,6 +15,7 @@
 namespace bluecomm::device {
 
 using NcclHandle = struct OpaqueNcclComm*;
+using NcclWindowHandle = struct OpaqueNcclWindow*;
 
 // Identifies a communicator that is being made. NCCL takes it by value.
 struct NcclId {
@@ -28,6 +29,14 @@ struct NcclConfig {
   unsigned magic;
   unsigned version;
   int blocking;
+};
+
+// The signals of one rank that a wait expects: NCCL's ncclWaitSignalDesc_t.
+struct NcclSignals {
+  int count;
+  int peer;
+  int signal;   // NCCL knows only 0
+  int context;  // NCCL knows only 0
 };
 
 // Results of NCCL's functions.
@@ -76,13 +85,31 @@ struct NcclFunctions {
   const char* (*last_error)(NcclHandle comm);
 };
 
+// The functions of NCCL for one-sided puts, which it has from 2.29.2 on.
+struct NcclPutFunctions {
+  int (*allocate)(void** memory, std::size_t nbytes);
+  int (*free)(void* memory);
+  int (*register_window)(NcclHandle comm, void* memory, std::size_t nbytes,
+                         NcclWindowHandle* window, int flags);
+  int (*deregister_window)(NcclHandle comm, NcclWindowHandle window);
+  int (*put_signal)(const void* from, std::size_t count, int type, int peer,
+                    NcclWindowHandle window, std::size_t offset, int signal,
+                    int context, unsigned flags, NcclHandle comm, CudaStream stream);
+  int (*wait_signal)(int count, NcclSignals* signals, NcclHandle comm,
+                     CudaStream stream);
+};
+
 // NCCL. Thread-safe, except that only one thread at a time may use a communicator.
 class NcclLibrary {
  public:
-  NcclLibrary(const NcclFunctions& functions, int version)
-      : functions_(functions), version_(version) {}
+  NcclLibrary(const NcclFunctions& functions, int version,
+              const std::optional<NcclPutFunctions>& put_functions = std::nullopt)
+      : functions_(functions), version_(version), put_functions_(put_functions) {}
 
   const NcclFunctions& call() const { return functions_; }
+  bool has_puts() const { return put_functions_.has_value(); }
+  // Throws NcclError if this version has no one-sided puts.
+  const NcclPutFunctions& puts() const;
   // NCCL's number of the version, such as 22907.
   int version() const { return version_; }
   // Throws NcclError, which names `function`, unless `result` is success or in
@@ -92,6 +119,7 @@ class NcclLibrary {
  private:
   const NcclFunctions functions_;
   const int version_;
+  const std::optional<NcclPutFunctions> put_functions_;
 };
 
 // Returns a version in words, such as "2.29.7".

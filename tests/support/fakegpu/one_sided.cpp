@@ -323,6 +323,14 @@ void stop_one_sided(FakeComm& comm, bool in_order) {
   own->mesh.aborted = true;
   own->stops = true;
   if (own->receiver.joinable()) own->receiver.join();
+  {
+    // The host knows that nothing is written any more.
+    const std::scoped_lock lock(world().mutex);
+    for (const Source& source : own->sources) {
+      Clock& host = world().host;
+      while (host.of(source.actor) <= source.signals) host.advance(source.actor);
+    }
+  }
   const Put::Head goodbye{kNoWindow, 1, 0, 0};
   for (Peer& peer : own->mesh.peers) {
     if (in_order && peer.fd) {
