@@ -76,7 +76,7 @@ def _is_virtual(address: Address) -> bool:
 
 
 def _matches(word: str, address: Address) -> bool:
-    if "/" in word or _is_ip(word):
+    if "/" in word or is_ip(word):
         try:
             network = ipaddress.ip_network(word, strict=False)
         except ValueError as error:
@@ -87,7 +87,8 @@ def _matches(word: str, address: Address) -> bool:
     return fnmatchcase(address.interface, word)
 
 
-def _is_ip(word: str) -> bool:
+def is_ip(word: str) -> bool:
+    """Return whether a word is an IP address."""
     try:
         ipaddress.ip_address(word)
     except ValueError:

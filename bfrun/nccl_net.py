@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from bfrun.addresses import Address, choose_interfaces
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 
@@ -22,6 +23,8 @@ _CHOICE = "BlueComm"
 REF_COUNT_NAME = "NCCL_NET_PLUGIN_REF_COUNT"
 # The plugin's secret, by which connections prove that they belong to the job.
 KEY_NAME = "BLUECOMM_NET_KEY"
+# The interfaces that NCCL takes, the plugin's rails.
+INTERFACES_NAME = "NCCL_SOCKET_IFNAME"
 _FILE = Path("nccl_net", "libnccl-net-bluecomm.so")
 _MAX_PATH = 254  # NCCL's limit. It takes several paths, separated by commas.
 
@@ -57,6 +60,28 @@ def with_nccl_net(config: LaunchConfig, environ: Mapping[str, str]) -> LaunchCon
         if name not in environ:
             variables[name] = value
     return replace(config, environment=(*variables.items(), *config.environment))
+
+
+def rails_of_host(config: LaunchConfig, addresses: Sequence[Address]) -> dict[str, str]:
+    """Return the variable by which NCCL takes the interfaces that the user chose.
+
+    Args:
+        config: The settings. The caller prefers the variable if the user sets it.
+        addresses: All addresses of a host, without loopback and link-local ones.
+
+    Returns:
+        ``NCCL_SOCKET_IFNAME`` with the names of the interfaces on this host that
+        ``--network-interface`` allows; nothing without ``--enable-net`` or
+        ``--network-interface``, or if there is no such interface.
+
+    Raises:
+        LaunchError: ``--network-interface`` is not well formed.
+    """
+    if not config.enable_net or config.network_interface is None:
+        return {}
+    chosen = choose_interfaces(addresses, config.network_interface)
+    names = dict.fromkeys(address.interface for address in chosen)
+    return {INTERFACES_NAME: "=" + ",".join(names)} if names else {}
 
 
 def needed_files(config: LaunchConfig) -> list[str]:

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bfrun.addresses import Address
 from bfrun.config import LaunchConfig
 from bfrun.env import Placement, rank_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
+from bfrun.nccl_net import rails_of_host
 from bfrun.wording import count
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Cores and GPUs of a machine, as it reports them.
+    """Cores, GPUs and addresses of a machine, as it reports them.
 
     Attributes:
         cpus: Numbers of the CPUs that ranks may use.
         numa: The same CPUs, grouped by NUMA domain.
         gpus: Identifiers of the visible GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them.
+        addresses: Its addresses, without loopback and link-local ones; empty if no
+            other host takes part.
     """
 
     cpus: tuple[int, ...]
     numa: tuple[tuple[int, ...], ...] = ()
     gpus: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -280,13 +285,15 @@ def plan_process(
         environ: As for ``make_plan``.
 
     Raises:
-        LaunchError: The host has too few GPUs, or its cores are needed but not known.
+        LaunchError: The host has too few GPUs, or its cores are needed but not known,
+            or ``--network-interface`` is not well formed.
     """
     slots, facts = host.slots, host.facts
     environment = rank_environment(config, placement, environ)
     if facts is not None:
         threads = max(1, len(facts.cpus) // slots)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+        environment = {**rails_of_host(config, facts.addresses), **environment}
     if config.gpus_per_rank is not None:
         gpus = _gpus(config, host.host, facts, position, slots)
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

@@ -27,10 +27,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bfrun.addresses import is_ip
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.mpi.implementation import MpiImplementation
+from bfrun.nccl_net import INTERFACES_NAME
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,23 @@ def _mpich(
     if variables:
         words += ["-genvlist", ",".join(sorted(variables))]
     return words, settings
+
+
+def rails_of_all_hosts(config: LaunchConfig) -> dict[str, str]:
+    """Return the variable by which NCCL takes the interfaces that the user named.
+
+    All hosts get the same value, so it is empty if ``--network-interface`` names a
+    network, and without ``--enable-net`` or ``--network-interface``.
+
+    Raises:
+        LaunchError: mpirun does not take ``--network-interface``.
+    """
+    if not config.enable_net or config.network_interface is None:
+        return {}
+    which, names = _interfaces(config.network_interface)
+    if "/" in names or any(is_ip(name) for name in names.split(",")):
+        return {}
+    return {INTERFACES_NAME: f"{'^' if which == 'exclude' else ''}={names}"}
 
 
 def _interfaces(text: str) -> tuple[str, str]:

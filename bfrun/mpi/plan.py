@@ -13,7 +13,7 @@ from bfrun.config import LaunchConfig
 from bfrun.env import chosen_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
-from bfrun.mpi.command import MpiCommand, make_command
+from bfrun.mpi.command import MpiCommand, make_command, rails_of_all_hosts
 from bfrun.mpi.implementation import find_implementation
 from bfrun.output.streams import remark
 from bfrun.probe import interface_addresses
@@ -57,6 +57,7 @@ def plan_mpi(
     wrapper = [python, "-I", "-S", "-c", _PROGRAM, marker, archive]
     wrapper.append(str(config.gpus_per_rank or 0))
     variables = {
+        **rails_of_all_hosts(config),
         **chosen_environment(config, environ),
         "BLUECOMM_START_TIMEOUT_S": str(config.start_timeout_s),
         "BLUECOMM_LINK_TIMEOUT_S": str(config.link_timeout_s),

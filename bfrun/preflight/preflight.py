@@ -13,7 +13,12 @@ from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
-from bfrun.nccl_net import describe_nccl_net, needed_files
+from bfrun.nccl_net import (
+    INTERFACES_NAME,
+    describe_nccl_net,
+    needed_files,
+    rails_of_host,
+)
 from bfrun.output.streams import remark
 from bfrun.parallel import for_each
 from bfrun.plan import HostFacts
@@ -51,12 +56,18 @@ class HostReport:
             cpus=tuple(self.answer["cpus"]),
             numa=tuple(tuple(domain) for domain in self.answer["numa"]),
             gpus=tuple(self.answer["gpus"]),
+            addresses=addresses_in(self.answer),
         )
 
     def add(self, error: LaunchError) -> None:
         """Add a problem, without the name of this host, which is printed before it."""
         text = str(error).removeprefix(f"host '{self.host.name}': ")
         self.problems.append(text)
+
+
+def addresses_in(answer: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the addresses of a machine that its probe named."""
+    return tuple(Address(interface, ip) for interface, ip in answer["addresses"])
 
 
 def run_preflight(
@@ -205,8 +216,10 @@ class _Preflight:
 
     def _nccl_network(self, answer: Mapping[str, Any]) -> str:
         """Describe the network that NCCL will use on a host."""
-        names = [interface for interface, _ in answer["addresses"]]
-        chosen = nccl_interfaces(names, self._environment.get("NCCL_SOCKET_IFNAME"))
+        known = addresses_in(answer)
+        environment = {**rails_of_host(self._config, known), **self._environment}
+        names = [address.interface for address in known]
+        chosen = nccl_interfaces(names, environment.get(INTERFACES_NAME))
         interfaces = ", ".join(chosen) or "no interface"
         plugin = describe_nccl_net(self._environment)
         # The plugin takes the interfaces that NCCL's own sockets would take.
@@ -225,7 +238,7 @@ class _Preflight:
         ports: dict[Host, Mapping[str, int | str]] = {}
         candidates = {
             report.host: choose_interfaces(
-                [Address(name, ip) for name, ip in report.answer["addresses"]],
+                addresses_in(report.answer),
                 self._config.network_interface,
             )
             for report in reports

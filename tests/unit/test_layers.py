@@ -46,7 +46,7 @@ BFRUN = [
     {"driver"},
     {"output"},
     # The driver's plan, and the ways to start an agent.
-    {"addresses", "plan", "describe", "launch"},
+    {"plan", "describe", "launch"},
     {"allocation"},
     # The standard library only.
     {"agent"},
@@ -54,7 +54,8 @@ BFRUN = [
     {"silence", "task", "probe", "private_folder"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure", "options", "wording", "text_table", "files", "parallel"},
+    {"structure", "options", "wording", "text_table", "files", "parallel"}
+    | {"addresses"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

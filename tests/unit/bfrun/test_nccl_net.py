@@ -11,9 +11,15 @@ import pytest
 
 import bfrun.cli
 from bfrun import nccl_net
+from bfrun.addresses import Address
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
-from bfrun.nccl_net import describe_nccl_net, needed_files, with_nccl_net
+from bfrun.nccl_net import (
+    describe_nccl_net,
+    needed_files,
+    rails_of_host,
+    with_nccl_net,
+)
 
 CONFIG = LaunchConfig(command=("x",), enable_net=True)
 PLUGIN = Path(__file__).parents[3] / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so"
@@ -98,6 +104,32 @@ def test_the_network_of_nccl_is_described():
     assert describe_nccl_net({}) is None
     assert describe_nccl_net(variables()) == f"BlueComm from {PLUGIN}"
     assert describe_nccl_net({"NCCL_NET_PLUGIN": "b"}) == "its first choice from b"
+
+
+ADDRESSES = [
+    Address("eth0", "10.0.0.1"),
+    Address("eth0", "fd00::1"),
+    Address("eth1", "10.1.0.1"),
+    Address("docker0", "172.17.0.1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (None, None),
+        ("eth0", "=eth0"),
+        ("eth*", "=eth0,eth1"),
+        ("^docker*", "=eth0,eth1"),
+        ("10.1.0.0/16", "=eth1"),
+        ("ib*", None),
+    ],
+)
+def test_the_rails_are_the_interfaces_that_the_user_chose(pattern, value):
+    config = replace(CONFIG, network_interface=pattern)
+    expected = {} if value is None else {"NCCL_SOCKET_IFNAME": value}
+    assert rails_of_host(config, ADDRESSES) == expected
+    assert rails_of_host(replace(config, enable_net=False), ADDRESSES) == {}
 
 
 @pytest.mark.parametrize("launcher", ["auto", "ssh", "mpi"])

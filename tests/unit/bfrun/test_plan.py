@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bfrun.addresses import Address
 from bfrun.config import LaunchConfig
 from bfrun.env import Placement
 from bfrun.errors import LaunchError
@@ -106,6 +107,19 @@ def test_ranks_per_machine_cuts_hosts():
 def test_threads_are_cores_over_ranks_of_the_host(ranks, threads):
     made = plan(Host("a", ranks), ranks_per_machine=2)
     assert set(variable(made, "OMP_NUM_THREADS")) == {threads}
+
+
+def test_the_rails_of_nccl_are_those_of_each_host():
+    a, b = Host("a", 1), Host("b", 1)
+    facts = {
+        a: HostFacts((0,), addresses=(Address("eth0", "10.0.0.1"),)),
+        b: HostFacts((0,), addresses=(Address("ens3", "10.0.0.2"),)),
+    }
+    chosen = {"enable_net": True, "network_interface": "10.0.0.0/8"}
+    made = plan(a, b, facts=facts, **chosen)
+    assert variable(made, "NCCL_SOCKET_IFNAME") == ["=eth0", "=ens3"]
+    made = plan(a, b, facts=facts, environ={"NCCL_SOCKET_IFNAME": "x"}, **chosen)
+    assert variable(made, "NCCL_SOCKET_IFNAME") == ["x", "x"]
 
 
 def test_threads_that_are_set_stay():

@@ -9,7 +9,7 @@ from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.mpi import command as command_module
-from bfrun.mpi.command import make_command
+from bfrun.mpi.command import make_command, rails_of_all_hosts
 from bfrun.mpi.implementation import (
     MpiImplementation,
     find_implementation,
@@ -47,6 +47,23 @@ def test_hosts_and_slots():
     expected = "/a/mpirun -np 3 --host a:2,b:1 --bind-to none --map-by slot prog"
     assert command(OPEN_MPI_4) == command(OPEN_MPI_5) == expected
     assert command(MPICH) == "/a/mpirun -np 3 -hosts a:2,b:1 -bind-to none prog"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (None, None),
+        ("eth0, eth1", "=eth0,eth1"),
+        ("^docker0", "^=docker0"),
+        ("eth0,10.0.0.0/8", None),
+        ("10.0.0.1", None),
+    ],
+)
+def test_the_rails_of_nccl_are_the_named_interfaces(pattern, value):
+    config = replace(CONFIG, enable_net=True, network_interface=pattern)
+    expected = {} if value is None else {"NCCL_SOCKET_IFNAME": value}
+    assert rails_of_all_hosts(config) == expected
+    assert rails_of_all_hosts(replace(config, enable_net=False)) == {}
 
 
 def test_this_machine_takes_any_number():

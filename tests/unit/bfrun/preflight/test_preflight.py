@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bfrun.addresses import Address
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
@@ -19,6 +20,7 @@ from bfrun.preflight.check import print_check, raise_failures
 from bfrun.preflight.gpus import nccl_interfaces
 from bfrun.preflight.preflight import HostReport, compare_hosts, run_preflight
 from bfrun.preflight.probe_session import ProbeSession
+from bfrun.probe import interface_addresses
 
 CONFIG = LaunchConfig(command=("python", "x.py"), cwd="/job")
 
@@ -152,6 +154,22 @@ def test_the_rails_of_the_plugin_are_the_interfaces_that_nccl_takes():
     assert not found.gpus
 
 
+def test_the_rails_are_those_of_the_chosen_interfaces():
+    addresses = [Address(*one) for one in interface_addresses()]
+    if not addresses:
+        pytest.skip("this machine has loopback only")
+    config = LaunchConfig(
+        command=(sys.executable,),
+        cwd=os.getcwd(),
+        enable_net=True,
+        network_interface=addresses[0].ip,
+        environment=(("NCCL_NET_PLUGIN", "p"),),
+    )
+    (found,) = run_preflight(config, [Host("localhost")], LocalLauncher(), {})
+    name = addresses[0].interface
+    assert found.nccl_network == f"its first choice from p over {name}"
+
+
 def test_host_that_was_not_reached_is_not_compared():
     reports = [HostReport(Host("a"), problems=["no answer"]), report("b")]
     compare_hosts(reports, CONFIG)
@@ -159,7 +177,8 @@ def test_host_that_was_not_reached_is_not_compared():
 
 
 def test_facts_for_the_plan():
-    assert report("a").facts == HostFacts((0, 1), ((0,), (1,)), ("0",))
+    addresses = (Address("eth0", "10.0.0.1"),)
+    assert report("a").facts == HostFacts((0, 1), ((0,), (1,)), ("0",), addresses)
 
 
 def test_table_shows_what_is_known_and_each_failure():

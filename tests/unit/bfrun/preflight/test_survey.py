@@ -46,7 +46,7 @@ class Network:
     def report(self, host, hosts):
         if host in self.silent:
             return HostReport(host, problems=["no answer; check it"])
-        answer = {"cpus": [0], "numa": [], "gpus": []}
+        answer = {"cpus": [0], "numa": [], "gpus": [], "addresses": []}
         found = HostReport(host, answer, addresses=(f"at-{host.name}",))
         if host in self.broken:
             found.problems.append(self.broken[host])
