@@ -128,8 +128,14 @@ class CudaDevice(metaclass=_PybindType):
     def start_trace(self, recorder: Recorder) -> None:
         """Show in a timeline the copies and the calls of NCCL that begin from now."""
 
+    def collect_trace(self) -> int:
+        """Record what the device has finished; return how much it has not."""
+
     def stop_trace(self) -> None:
         """Record what the device has finished, and forget the rest."""
+
+    def work(self) -> dict[str, tuple[int, int, int]]:
+        """Return count, bytes and nanoseconds of the copies and calls of each kind."""
 
 class Ticket(_MadeByEngine):
     """Orders a call that the library of a device carries out."""

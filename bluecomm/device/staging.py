@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 
 from bluecomm.device import runtime
 from bluecomm.device.copy_counts import count_copy
+from bluecomm.device.work_counts import WorkCount, total_of
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _LIBCUDA = "libcuda.so.1"
 _BLOCKING_TYPES = frozenset({"mps"})
 # How often a thread looks whether a copy has ended.
 _POLL_S = 0.0001
+# How long a timeline waits for what devices have begun, and how often it looks.
+_TRACE_S = 10.0
+_TRACE_POLL_S = 0.001
 # With each copy or call, this many earlier ones are asked whether they have ended. More
 # than one, so that their number does not grow.
 _ASKED = 2
@@ -252,6 +256,22 @@ class CudaStaging(Staging):
         else:
             self._device.start_trace(recorder)
 
+    def collect_trace(self) -> int:
+        """Show in the timeline what the device has finished.
+
+        Returns:
+            The number of copies and calls of NCCL that it has not finished.
+        """
+        return self._device.collect_trace()
+
+    def work(self) -> dict[str, WorkCount]:
+        """Return the counters of copies and calls that are known to have ended."""
+        self._drop_ended(len(self._running))
+        return {
+            kind: WorkCount(count, nbytes, ns * 1e-9)
+            for kind, (count, nbytes, ns) in self._device.work().items()
+        }
+
     def current_stream(self) -> int:
         return runtime.current_runtime().current_stream(self._index)
 
@@ -325,14 +345,19 @@ class CudaStaging(Staging):
             use: The copy or call.
             memory: Objects that it uses.
         """
+        self._drop_ended(_ASKED)
+        with self._lock:
+            self._running.append((use, memory))
+
+    def _drop_ended(self, most: int) -> None:
+        """Drop the memory of copies and calls that have ended, of ``most`` asked."""
         # Dropped without the lock, because memory may go back to the system.
         ended: list[_Use] = []
         with self._lock:
-            for _ in range(min(_ASKED, len(self._running))):
+            for _ in range(min(most, len(self._running))):
                 earlier = self._running.popleft()
                 is_running = earlier[0].poll() is None
                 (self._running if is_running else ended).append(earlier)
-            self._running.append((use, memory))
 
 
 class BlockingStaging(Staging):
@@ -406,6 +431,19 @@ def trace_devices(recorder: Recorder | None) -> None:
     _recorder = recorder
     for staging in list(_cuda.values()):
         staging.trace(recorder)
+
+
+def await_trace() -> None:
+    """Wait until all that devices have begun is in the timeline, at most 10 s."""
+    deadline = time.monotonic() + _TRACE_S
+    for staging in list(_cuda.values()):
+        while staging.collect_trace() and time.monotonic() < deadline:
+            time.sleep(_TRACE_POLL_S)
+
+
+def device_work() -> dict[str, WorkCount]:
+    """Return the counters of what all CUDA devices have done, by kind."""
+    return total_of(staging.work() for staging in list(_cuda.values()))
 
 
 def staging_of(tensor: torch.Tensor) -> Staging | None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bluecomm.device.staging import trace_devices
+from bluecomm.device.staging import await_trace, trace_devices
 
 if TYPE_CHECKING:
     from bluecomm._native import Recorder
@@ -95,10 +95,12 @@ class Recording:
         """Write the timeline of this rank if one is requested and has new events."""
         if self.recorder is None or os.getpid() != self._pid:
             return
-        trace_devices(None)
         target = self._target
         try:
-            self.end_excerpt()
+            try:
+                self.end_excerpt()
+            finally:
+                trace_devices(None)
             if target is not None and not self._is_complete:
                 self._write(target)
                 self._is_complete = True
@@ -122,6 +124,7 @@ class Recording:
         """
         excerpt, self._excerpt = self._excerpt, None
         if excerpt is not None:
+            await_trace()
             self._write(*excerpt)
 
     def _write(self, target: Path, begin_ns: int = 0) -> None:

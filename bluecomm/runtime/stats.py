@@ -12,11 +12,13 @@ from bfrun.wording import format_ranks
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters
     from bluecomm.device.copy_counts import CopyCounts
+    from bluecomm.device.work_counts import WorkCount
     from bluecomm.runtime.input_waits import InputWaits
     from bluecomm.runtime.nccl_calls import NcclCounts
 
 __all__ = [
     "DeviceStats",
+    "DeviceWorkStats",
     "EdgeStats",
     "InputStats",
     "NeighborStats",
@@ -140,6 +142,25 @@ class InputStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceWorkStats:
+    """Counters of what CUDA devices executed for one kind of copies or calls of NCCL.
+
+    The device's events measure the time. Work is counted when it is known to have
+    ended, so the latest may be missing, and failed work always is.
+
+    Attributes:
+        count: Copies, or calls of NCCL, that have ended on the device.
+        bytes: Bytes of their inputs.
+        device_s: Seconds from begin to end on the device. In calls of NCCL this
+            includes waits for other ranks.
+    """
+
+    count: int
+    bytes: int
+    device_s: float
+
+
+@dataclasses.dataclass(frozen=True)
 class DeviceStats:
     """Counters of the traffic of tensors on CUDA devices.
 
@@ -152,6 +173,8 @@ class DeviceStats:
         bytes_to_host: Bytes of these.
         copies_to_device: Copies from the host to a device.
         bytes_to_device: Bytes of these.
+        work: Counters of what devices have finished, with their time, for each kind by
+            its name in timelines, such as ``"NCCL_ALLREDUCE"`` or ``"COPY_TO_HOST"``.
     """
 
     nccl_calls: int = 0
@@ -161,6 +184,7 @@ class DeviceStats:
     bytes_to_host: int = 0
     copies_to_device: int = 0
     bytes_to_device: int = 0
+    work: Mapping[str, DeviceWorkStats] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +276,10 @@ class Stats:
             named = sorted(self.operations.items())
             rows = [_OPERATION_HEADINGS, *(_operation_row(*each) for each in named)]
             lines += ["", *align(rows, left=1)]
+        if self.devices.work:
+            done = sorted(self.devices.work.items())
+            rows = [_WORK_HEADINGS, *(_work_row(*each) for each in done)]
+            lines += ["", *align(rows, left=1)]
         return "\n".join(lines)
 
 
@@ -261,6 +289,8 @@ _NEIGHBOR_HEADINGS: tuple[str, ...] = (
 _OPERATION_HEADINGS: tuple[str, ...] = (
     *("operation", "calls", "failures", "duration s", "exposed s"),
 )
+
+_WORK_HEADINGS: tuple[str, ...] = ("on the GPU", "count", "bytes", "seconds")
 
 
 def _neighbor_row(one: NeighborStats) -> tuple[str, ...]:
@@ -283,6 +313,10 @@ def _operation_row(kind: str, one: OperationStats) -> tuple[str, ...]:
         f"{one.duration_s:.3f}",
         f"{one.exposed_s:.3f}",
     )
+
+
+def _work_row(kind: str, one: DeviceWorkStats) -> tuple[str, ...]:
+    return kind, str(one.count), _readable(one.bytes), f"{one.device_s:.6f}"
 
 
 def _readable(nbytes: int) -> str:
@@ -328,8 +362,10 @@ def to_stats(
     )
 
 
-def to_device_stats(nccl: NcclCounts, copies: CopyCounts) -> DeviceStats:
-    """Return the counters of NCCL and of copies."""
+def to_device_stats(
+    nccl: NcclCounts, copies: CopyCounts, work: Mapping[str, WorkCount]
+) -> DeviceStats:
+    """Return the counters of NCCL, of copies, and of what devices did."""
     return DeviceStats(
         nccl_calls=nccl.calls,
         nccl_bytes=nccl.nbytes,
@@ -338,6 +374,7 @@ def to_device_stats(nccl: NcclCounts, copies: CopyCounts) -> DeviceStats:
         bytes_to_host=copies.to_host_nbytes,
         copies_to_device=copies.to_device,
         bytes_to_device=copies.to_device_nbytes,
+        work={kind: DeviceWorkStats(*one) for kind, one in work.items()},
     )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
 from bluecomm.device.copy_counts import copy_counts
+from bluecomm.device.staging import device_work
+from bluecomm.device.work_counts import work_since
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.device_transport import (
     choose_device_transport,
@@ -89,6 +91,7 @@ class World(Requests):
         self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
         self._copies_before = copy_counts()
+        self._work_before = device_work()
         self.nccl_calls = NcclCalls(self, awaits_device=self.assignment.survives_losses)
         self.members = Members(
             self.size, survives_losses=self.assignment.survives_losses
@@ -198,7 +201,9 @@ class World(Requests):
         generation = self.assignment.epoch
         gone, waits = self.members.gone, self.input_waits
         devices = to_device_stats(
-            self.nccl_calls.counts(), copy_counts().since(self._copies_before)
+            self.nccl_calls.counts(),
+            copy_counts().since(self._copies_before),
+            work_since(device_work(), self._work_before),
         )
         return to_stats(counted, hosts, gone, waits, generation, devices)
 
@@ -225,6 +230,7 @@ class World(Requests):
         self.input_waits.reset()
         self.nccl_calls.reset_counts()
         self._copies_before = copy_counts()
+        self._work_before = device_work()
 
     # -- joining ----------------------------------------------------------------------
 

@@ -44,7 +44,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 def stop_timeline() -> None:
     """Write the timeline that ``start_timeline`` has begun, if there is one.
 
-    The file is complete afterwards. ``shutdown`` does the same.
+    The file is complete afterwards. Waits at most 10 s for CUDA devices to finish what
+    bluecomm has begun on them. ``shutdown`` does the same.
 
     Raises:
         NotInitializedError: ``init`` has not been called.

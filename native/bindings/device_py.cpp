@@ -114,8 +114,19 @@ void register_device(py::module_& module) {
           },
           arg("recorder"), py::call_guard<ReleaseGil>())
       .def(
+          "collect_trace",
+          [](PyCudaDevice& self) { return self.device->collect_trace(); },
+          py::call_guard<ReleaseGil>())
+      .def(
           "stop_trace", [](PyCudaDevice& self) { self.device->stop_trace(); },
-          py::call_guard<ReleaseGil>());
+          py::call_guard<ReleaseGil>())
+      .def("work", [](const PyCudaDevice& self) {
+        py::dict all;
+        for (const auto& [kind, one] : self.device->work()) {
+          all[py::str(kind)] = py::make_tuple(one.count, one.nbytes, one.ns);
+        }
+        return all;
+      });
 }
 
 }  // namespace bluecomm::bindings

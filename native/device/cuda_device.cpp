@@ -10,6 +10,7 @@
 
 #include "device/copy_in_parts.h"
 #include "device/device_trace.h"
+#include "device/timed_work.h"
 
 namespace bluecomm::device {
 namespace {
@@ -120,7 +121,7 @@ std::shared_ptr<Gate> CudaDevice::copy_to_host(
   for (CudaStream const stream : streams) {
     StreamPoint(shared_from_this(), stream).precede(to_host_);
   }
-  const TracedWork traced(*this, to_host_);
+  const TimedWork work(*this, to_host_);
   const std::size_t length = part_of(to.size());
   std::vector<CopyInParts::Part> parts;
   for (std::size_t begin = 0; begin < to.size(); begin += length) {
@@ -132,7 +133,7 @@ std::shared_ptr<Gate> CudaDevice::copy_to_host(
       parts.push_back({end, make_point(to_host_, StreamPoint::Timing::kOff)});
     }
   }
-  auto last = traced.end("copies to the host", "COPY_TO_HOST", to.size());
+  auto last = work.end("copies to the host", "COPY_TO_HOST", to.size());
   if (parts.empty()) return last;
   parts.push_back({to.size(), std::move(last)});
   return std::make_shared<CopyInParts>(std::move(parts));
@@ -143,10 +144,10 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byt
                                                         CudaStream stream) const {
   const ContextScope scope(*this);
   check_not_capturing(stream);
-  TracedWork traced(*this, stream);
+  const TimedWork work(*this, stream);
   driver_->check(driver_->call().copy_to_device(to, from.data(), from.size(), stream),
                  "cuMemcpyHtoDAsync");
-  return traced.end("copies to the device", "COPY_TO_DEVICE", from.size());
+  return work.end("copies to the device", "COPY_TO_DEVICE", from.size());
 }
 
 void CudaDevice::start_trace(std::shared_ptr<Recorder> recorder) {
@@ -154,6 +155,12 @@ void CudaDevice::start_trace(std::shared_ptr<Recorder> recorder) {
   auto started = std::make_shared<DeviceTrace>(*this, std::move(recorder));
   const LockGuard lock(trace_mutex_);
   trace_ = std::move(started);
+}
+
+std::size_t CudaDevice::collect_trace() {
+  if (in_child()) return 0;
+  const std::shared_ptr<DeviceTrace> running = trace();
+  return running ? running->collect() : 0;
 }
 
 void CudaDevice::stop_trace() {
@@ -170,6 +177,22 @@ void CudaDevice::stop_trace() {
 std::shared_ptr<DeviceTrace> CudaDevice::trace() const {
   const LockGuard lock(trace_mutex_);
   return trace_;
+}
+
+std::map<std::string, CudaDevice::WorkTotal, std::less<>> CudaDevice::work() const {
+  const LockGuard lock(work_mutex_);
+  return work_;
+}
+
+void CudaDevice::count_work(std::string_view kind, std::size_t nbytes,
+                            std::int64_t ns) const {
+  const LockGuard lock(work_mutex_);
+  auto found = work_.find(kind);
+  if (found == work_.end()) found = work_.emplace(kind, WorkTotal{}).first;
+  WorkTotal& total = found->second;
+  ++total.count;
+  total.nbytes += nbytes;
+  total.ns += ns;
 }
 
 void CudaDevice::check_not_capturing(CudaStream stream) const {

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "common/gate.h"
 #include "common/mutex.h"
@@ -52,6 +56,9 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   // Has `recorder` show the copies, and NCCL's calls, that begin from now on. Throws
   // CudaError.
   void start_trace(std::shared_ptr<Recorder> recorder);
+  // Records what the device has finished, and returns how many copies and calls it has
+  // not; 0 without a recorder.
+  std::size_t collect_trace();
   // Records what the device has finished, and forgets the rest.
   void stop_trace();
   // Null without a recorder.
@@ -59,6 +66,19 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   // As point_behind(), for a stream that does not capture. The context is current.
   std::shared_ptr<StreamPoint> make_point(CudaStream stream,
                                           StreamPoint::Timing timing) const;
+
+  // Copies and calls of NCCL of one kind that were seen to have ended, the bytes of
+  // their inputs, and the time that the device took. NCCL's includes waits for other
+  // ranks.
+  struct WorkTotal {
+    std::uint64_t count = 0;
+    std::uint64_t nbytes = 0;
+    std::int64_t ns = 0;
+  };
+  // Returns the counters by kind.
+  std::map<std::string, WorkTotal, std::less<>> work() const;
+  // Adds one to the counters of a kind.
+  void count_work(std::string_view kind, std::size_t nbytes, std::int64_t ns) const;
 
   const CudaDriver& driver() const { return *driver_; }
   // Returns a text such as "CUDA device 0".
@@ -78,6 +98,8 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   CudaStream to_host_ = nullptr;
   mutable Mutex trace_mutex_;
   std::shared_ptr<DeviceTrace> trace_ GUARDED_BY(trace_mutex_);
+  mutable Mutex work_mutex_;
+  mutable std::map<std::string, WorkTotal, std::less<>> work_ GUARDED_BY(work_mutex_);
 };
 
 // Makes the context of a device current on this thread during its lifetime. Calls in it

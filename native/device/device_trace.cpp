@@ -29,15 +29,11 @@ DeviceTrace::DeviceTrace(const CudaDevice& device, std::shared_ptr<Recorder> rec
 
 DeviceTrace::~DeviceTrace() { device_.destroy_stream(stream_); }
 
-DeviceTrace::Begun DeviceTrace::begin(CudaStream stream) {
-  {
-    const LockGuard lock(mutex_);
-    if (!reference_ || Clock::now() - reference_->made_at > kReferenceLife) {
-      reference_ = make_reference();
-    }
+void DeviceTrace::prepare() {
+  const LockGuard lock(mutex_);
+  if (!reference_ || Clock::now() - reference_->made_at > kReferenceLife) {
+    reference_ = make_reference();
   }
-  const Clock::time_point now = Clock::now();
-  return {device_.make_point(stream, StreamPoint::Timing::kOn), now};
 }
 
 std::shared_ptr<DeviceTrace::Reference> DeviceTrace::make_reference() const {
@@ -62,10 +58,11 @@ void DeviceTrace::end(std::string_view row, std::string_view name, const Begun& 
   collect();
 }
 
-void DeviceTrace::collect() {
+std::size_t DeviceTrace::collect() {
   const LockGuard lock(mutex_);
   // Streams overtake each other, so any span may be ready.
   std::erase_if(spans_, [this](Span& span) { return record(span); });
+  return spans_.size();
 }
 
 // Returns whether the span is done with: recorded, or lost with an error of CUDA.
@@ -85,20 +82,6 @@ bool DeviceTrace::record(Span& span) {
     // The thread that waits for the work gets the error.
   }
   return true;
-}
-
-TracedWork::TracedWork(const CudaDevice& device, CudaStream stream)
-    : device_(device), stream_(stream), trace_(device.trace()) {
-  if (trace_) begun_ = trace_->begin(stream);
-}
-
-std::shared_ptr<StreamPoint> TracedWork::end(std::string_view row,
-                                             std::string_view name,
-                                             std::size_t nbytes) const {
-  using Timing = StreamPoint::Timing;
-  auto ended = device_.make_point(stream_, trace_ ? Timing::kOn : Timing::kOff);
-  if (trace_) trace_->end(row, name, begun_, ended, nbytes);
-  return ended;
 }
 
 }  // namespace bluecomm::device

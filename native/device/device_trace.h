@@ -38,16 +38,16 @@ class DeviceTrace {
   DeviceTrace(const DeviceTrace&) = delete;
   DeviceTrace& operator=(const DeviceTrace&) = delete;
 
-  // Returns the point on `stream` where work begins. The context is current. Throws
+  // Prepares the clock for work that begins now. The context is current. Throws
   // CudaError.
-  Begun begin(CudaStream stream);
+  void prepare();
   // Notes the work `name` between two points of a stream, in the row `row`, and records
   // the work noted before that the device has finished. Ignores errors of CUDA, which
   // show where the work is waited for.
   void end(std::string_view row, std::string_view name, const Begun& begun,
            std::shared_ptr<StreamPoint> ended, std::size_t nbytes);
-  // Records the work that the device has finished.
-  void collect();
+  // Records the work that the device has finished, and returns how much it has not.
+  std::size_t collect();
 
  private:
   // An event of the device, and how far the host's clock is ahead of the time since it.
@@ -72,25 +72,6 @@ class DeviceTrace {
   Mutex mutex_;
   std::shared_ptr<Reference> reference_ GUARDED_BY(mutex_);
   std::deque<Span> spans_ GUARDED_BY(mutex_);  // unrecorded
-};
-
-// Work that is handed to a stream between construction and end(), for the trace of the
-// device, if there is one. The context is current.
-class TracedWork {
- public:
-  // Throws CudaError.
-  TracedWork(const CudaDevice& device, CudaStream stream);
-
-  // Returns the point behind the work. The texts are as in DeviceTrace::end(). Throws
-  // CudaError.
-  std::shared_ptr<StreamPoint> end(std::string_view row, std::string_view name,
-                                   std::size_t nbytes) const;
-
- private:
-  const CudaDevice& device_;
-  const CudaStream stream_;
-  const std::shared_ptr<DeviceTrace> trace_;
-  DeviceTrace::Begun begun_;
 };
 
 }  // namespace bluecomm::device

@@ -10,8 +10,8 @@
 
 #include "common/quiet_thread.h"
 #include "common/seconds.h"
-#include "device/device_trace.h"
 #include "device/nccl_offer.h"
+#include "device/timed_work.h"
 
 namespace bluecomm::device {
 namespace {
@@ -302,13 +302,13 @@ void NcclQueue::issue(const Numbered& next) {
     const ContextScope scope(*device_);
     if (NcclComm* const comm = comm_of(next)) {
       call.ready().precede(stream_);
-      const TracedWork traced(*device_, stream_);
+      const TimedWork work(*device_, stream_);
       comm->start(call.work(), stream_);
       is_issued = settle(*comm, group);
       if (is_issued) {
         // Only now is the work of the call on the stream.
         auto done =
-            traced.end("NCCL", function_name(call.work()), nbytes_of(call.work()));
+            work.end("NCCL", function_name(call.work()), nbytes_of(call.work()));
         if (issued_.empty()) oldest_since_ = Clock::now();
         issued_.push_back({next.call, done});
         call.set_issued(std::move(done));

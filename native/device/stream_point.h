@@ -14,7 +14,7 @@ class CudaDevice;
 
 // A point in the order of a stream. As a gate it opens when the device has finished all
 // work before the point. It keeps no memory alive. Thread-safe.
-class StreamPoint final : public Gate {
+class StreamPoint : public Gate {
  public:
   // Whether the device notes the time at which it passes a point, which costs more.
   enum class Timing : std::uint8_t { kOff, kOn };

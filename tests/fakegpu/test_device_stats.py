@@ -1,11 +1,15 @@
-"""``bluecomm.stats`` counts calls of NCCL and copies between a device and the host."""
+"""``bluecomm.stats`` counts and times calls of NCCL, and copies of tensors."""
 
 from __future__ import annotations
+
+import dataclasses
+import time
 
 import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 
 pytestmark = pytest.mark.mp
@@ -21,7 +25,8 @@ def call_and_count(x: torch.Tensor) -> list[bf.DeviceStats]:
     found.append(bf.stats().devices)
     both.free()
     bf.reset_stats()
-    return [*found, bf.stats().devices]
+    # Work that ends late is tested below.
+    return [dataclasses.replace(one, work={}) for one in (*found, bf.stats().devices)]
 
 
 @pytest.mark.parametrize("path", ["nccl", "staged"])
@@ -45,3 +50,39 @@ def test_calls_of_nccl_and_copies_are_counted(path):
                 )
                 for number in (2, 3, 0)
             ]
+
+
+def call_and_measure(
+    x: torch.Tensor, kinds: dict[str, int]
+) -> tuple[dict[str, bf.DeviceWorkStats], dict[str, bf.DeviceWorkStats], str]:
+    """Return what the device did, once it has ended; the same after a reset; a text."""
+    for _ in range(3):
+        bf.allreduce(x)
+    deadline = time.monotonic() + DEADLINE_S
+    # No call waits for the device, so the last ones may end later.
+    while {kind: one.count for kind, one in bf.stats().devices.work.items()} != kinds:
+        assert time.monotonic() < deadline, bf.stats().devices
+        time.sleep(0.001)
+    counted = bf.stats()
+    bf.reset_stats()
+    return dict(counted.devices.work), dict(bf.stats().devices.work), str(counted)
+
+
+@pytest.mark.parametrize(
+    ("path", "kinds"),
+    [
+        ("nccl", {"NCCL_ALLREDUCE": 3}),
+        ("staged", {"COPY_TO_HOST": 3, "COPY_TO_DEVICE": 3}),
+    ],
+)
+def test_the_time_of_the_device_is_measured(path, kinds):
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": path}
+    for work, after, text in run_ranks_on_gpus(
+        *(2, call_and_measure, torch.ones(6), kinds), environment=environment
+    ):
+        assert set(work) == set(kinds)
+        for kind, one in work.items():
+            assert (one.count, one.bytes) == (3, 72)
+            assert one.device_s > 0
+            assert f"{kind} " in text
+        assert after == {}

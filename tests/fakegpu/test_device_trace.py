@@ -85,3 +85,33 @@ def test_copies_and_calls_of_nccl_lie_within_the_programs_calls(
                 and each["ts"] + each["dur"] <= call["ts"] + call["dur"] + 0.01
                 for call in calls
             ), each
+
+
+def call_and_stop(x: torch.Tensor, target: str) -> None:
+    bf.start_timeline(target)
+    for _ in range(ROUNDS):
+        bf.allreduce(x)
+    bf.stop_timeline()  # the device may not have finished
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("nccl", {"NCCL_ALLREDUCE"}),
+        ("staged", {"COPY_TO_HOST", "COPY_TO_DEVICE"}),
+    ],
+)
+def test_a_stopped_timeline_has_all_work_of_the_device(path, expected, tmp_path):
+    target = tmp_path / "t.json"
+    environment = {
+        "BLUECOMM_DEVICE_TRANSPORT": path,
+        "BLUECOMM_TIMELINE": "DYNAMIC",
+        "FAKEGPU_DELAY_US": "20000",
+    }
+    run_ranks_on_gpus(
+        *(RANKS, call_and_stop, torch.ones(6), str(target)), environment=environment
+    )
+    timeline = json.loads(target.read_text())
+    check_timeline(timeline)
+    found = [each["name"] for each in slices_of(timeline, 0, "device")]
+    assert sorted(found) == sorted(ROUNDS * [*expected])

@@ -127,6 +127,12 @@ CudaFunctions scripted_functions() {
     --script.events;
     return 0;
   };
+  all.event_elapsed = [](float* ms, CudaEvent, CudaEvent) {
+    check_scope();
+    if (script.failures["elapsed"] != 0) return script.failures["elapsed"];
+    *ms = 0.5F;
+    return 0;
+  };
   all.host_allocate = [](void** memory, std::size_t nbytes, unsigned) {
     check_scope();
     ++script.allocations;
@@ -194,10 +200,10 @@ TEST(cuda_device, copies_to_the_host_behind_the_work_of_the_program) {
   CopiedValues values;
   const auto copy = device->copy_to_host(values.address(), values.host, user_stream());
   CHECK(values.host == values.device);
-  const std::vector<std::string> expected{"record 7", "wait 9", "to_host 9",
+  const std::vector<std::string> expected{"record 7", "wait 9", "record 9", "to_host 9",
                                           "record 9"};
   CHECK(script.calls == expected);
-  CHECK_EQ(script.events, 1);  // that of the copy is left
+  CHECK_EQ(script.events, 2);  // those around the copy are left
   CHECK_EQ(script.depth, 0);
   CHECK_EQ(script.capture_mode, 0);
 }
@@ -208,10 +214,10 @@ TEST(cuda_device, copies_behind_the_work_of_several_streams) {
   CopiedValues values;
   const std::array<CudaStream, 2> streams{stream_of(kUser), nullptr};
   const auto copy = device->copy_to_host(values.address(), values.host, streams);
-  const std::vector<std::string> expected{"record 7", "wait 9",    "record 0",
-                                          "wait 9",   "to_host 9", "record 9"};
+  const std::vector<std::string> expected{"record 7", "wait 9",    "record 0", "wait 9",
+                                          "record 9", "to_host 9", "record 9"};
   CHECK(script.calls == expected);
-  CHECK_EQ(script.events, 1);
+  CHECK_EQ(script.events, 2);
 }
 
 TEST(cuda_device, copies_large_tensors_in_parts) {
@@ -226,11 +232,11 @@ TEST(cuda_device, copies_large_tensors_in_parts) {
   const auto copy = device->copy_to_host(reinterpret_cast<DeviceAddress>(values.data()),
                                          host, user_stream());
   CHECK(host == values);
-  const std::vector<std::string> expected{"record 7",  "wait 9",    "to_host 9",
-                                          "record 9",  "to_host 9", "record 9",
-                                          "to_host 9", "record 9"};
+  const std::vector<std::string> expected{"record 7",  "wait 9",    "record 9",
+                                          "to_host 9", "record 9",  "to_host 9",
+                                          "record 9",  "to_host 9", "record 9"};
   CHECK(script.calls == expected);
-  CHECK_EQ(script.events, 3);
+  CHECK_EQ(script.events, 4);
 
   script.failures["query"] = device::kCudaNotReady;
   CHECK(!copy->poll().has_value());
@@ -238,7 +244,7 @@ TEST(cuda_device, copies_large_tensors_in_parts) {
   script.reached = 2;
   CHECK(!copy->poll().has_value());
   CHECK_EQ(copy->written(), 2 * kPart);
-  CHECK_EQ(script.events, 1);
+  CHECK_EQ(script.events, 2);
   script.failures.clear();
   CHECK(copy->poll()->ok());
 }
@@ -250,7 +256,7 @@ TEST(cuda_device, copies_to_the_device_in_the_order_of_the_program) {
   const auto copy =
       device->copy_to_device(values.host, values.address(), stream_of(kUser));
   CHECK(values.device == values.host);
-  const std::vector<std::string> expected{"to_device 7", "record 7"};
+  const std::vector<std::string> expected{"record 7", "to_device 7", "record 7"};
   CHECK(script.calls == expected);
   CHECK_EQ(script.depth, 0);
 }
@@ -271,6 +277,35 @@ TEST(cuda_device, reports_the_end_of_a_copy) {
            "kernel or copy that the program has started before failed, perhaps long "
            "before this call; set CUDA_LAUNCH_BLOCKING=1 to find it");
   CHECK_EQ(script.depth, 0);
+}
+
+TEST(cuda_device, counts_a_copy_once_when_it_has_ended) {
+  const auto device = make_device();
+  CopiedValues values;
+  auto copy = device->copy_to_host(values.address(), values.host, user_stream());
+  script.failures["query"] = device::kCudaNotReady;
+  CHECK(!copy->poll().has_value());
+  CHECK(device->work().empty());
+  script.failures.clear();
+  CHECK(copy->poll()->ok());
+  CHECK(copy->poll()->ok());
+  copy.reset();
+  const auto counted = device->work();
+  CHECK_EQ(counted.size(), 1U);
+  CHECK_EQ(counted.at("COPY_TO_HOST").count, 1U);
+  CHECK_EQ(counted.at("COPY_TO_HOST").nbytes, 4U);
+  CHECK_EQ(counted.at("COPY_TO_HOST").ns, 500'000);
+}
+
+TEST(cuda_device, counts_a_copy_that_was_dropped_if_it_has_ended) {
+  const auto device = make_device();
+  CopiedValues values;
+  device->copy_to_device(values.host, values.address(), stream_of(kUser)).reset();
+  CHECK_EQ(device->work().at("COPY_TO_DEVICE").count, 1U);
+  script.failures["elapsed"] = device::kCudaNotReady;
+  device->copy_to_device(values.host, values.address(), stream_of(kUser)).reset();
+  CHECK_EQ(device->work().at("COPY_TO_DEVICE").count, 1U);
+  CHECK_EQ(script.events, 0);
 }
 
 TEST(cuda_device, refuses_the_capture_of_a_graph) {

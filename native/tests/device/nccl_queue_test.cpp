@@ -98,6 +98,7 @@ CudaFunctions cuda_of_imitation() {
   all.event_record = [](device::CudaEvent, device::CudaStream) { return 0; };
   all.event_query = [](device::CudaEvent) { return imitation->query(); };
   all.event_destroy = [](device::CudaEvent) { return 0; };
+  all.event_elapsed = [](float*, device::CudaEvent, device::CudaEvent) { return 0; };
   all.error_name = [](int, const char** name) {
     *name = "CUDA_ERROR";
     return 0;
