@@ -147,6 +147,10 @@ def run_ranks_on_gpus(
         RankFailure: As in ``run_ranks``, or a rank used CUDA or NCCL wrongly.
     """
     where = {"FAKEGPU_SEED": str(seed), **(environment or {})}
+    if "machines" in options:
+        # The fake has the devices of all machines, and a rank's is that of its number
+        # in the job, not on its machine.
+        where.setdefault("BLUECOMM_SHARE_GPUS", "1")
     return run_ranks(world_size, run_on_gpu, body, args, environment=where, **options)
 
 
