@@ -37,10 +37,22 @@ __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblo
 def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
     third = arguments["is_hierarchical_local"]
     name = third if isinstance(third, str) else arguments["name"]
+    comm = _group_of_refused(comm, arguments)
     yield "allreduce", comm.name_for("allreduce", name), None
 
 
-@describe_refused(_refused)
+def _group_of_refused(comm: Communicator, arguments: Mapping[str, Any]) -> Communicator:
+    return _members_of_call(comm, arguments["is_hierarchical_local"] is True)
+
+
+def _members_of_call(comm: Communicator, is_local: bool) -> Communicator:
+    """Return the communicator of a call, which may need this machine's ranks only."""
+    if is_local and comm.included and comm.machine_size > 1 and comm.has_subgroups:
+        return comm.machine_group
+    return comm
+
+
+@describe_refused(_refused, _group_of_refused)
 def _allreduce(
     form: Form,
     /,
@@ -58,6 +70,7 @@ def _allreduce(
     comm = current_communicator(process_set)
     if not isinstance(is_hierarchical_local, bool):
         name, is_hierarchical_local = _name_in_third_place(is_hierarchical_local, name)
+    comm = _members_of_call(comm, is_hierarchical_local)
     require_tensor("allreduce", tensor)
     word, given = reduction(
         "allreduce",
@@ -99,7 +112,12 @@ allreduce_nonblocking_ = nonblocking_in_place(_allreduce)
 
 
 # Not derived, because only this form takes `compression`.
-@refuse_unfit_calls(_refused)
+@refuse_unfit_calls(
+    _refused,
+    lambda arguments: _group_of_refused(
+        current_communicator(arguments.get("process_set")), arguments
+    ),
+)
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,

@@ -25,7 +25,10 @@ def _start_gradient(
     mine = members.index(comm.rank)
 
     def differentiate(gathered: torch.Tensor) -> torch.Tensor:
-        values, gradients = gathered[members].unbind(1)
+        if len(members) < comm.size:
+            # A list as index would have to be copied to a device.
+            gathered = torch.stack([gathered[member] for member in members])
+        values, gradients = gathered.unbind(1)
         derivative = _derivative(given.op, values, mine)
         return gradients.sum(0) * derivative * (given.prescale * given.postscale)
 

@@ -121,7 +121,7 @@ def goes_through_nccl(
         (dtype in _ADDED or dtype in _PARTS)
         and parameters.op in _REDUCTIONS
         and (factors == (1.0, 1.0) or dtype in _SCALED)
-        and not parameters.local_only
+        and not (parameters.local_only and (comm.machine_size > 1 or comm.is_repeated))
     )
     if kind == "reducescatter" and comm.is_repeated:
         return reduces and shape[0] % comm.size == 0 and not parameters.splits

@@ -43,10 +43,9 @@ def _is_other(target: Any, comm: Communicator) -> TypeGuard[int]:
 def _members_of_call(comm: Communicator, target: int) -> Communicator:
     """Return the communicator of calls with another rank.
 
-    NCCL needs all members of a communicator, so the pair has one of its own, if tensors
-    on devices go through NCCL. All ranks choose alike, also for tensors of the host.
+    The pair has one of its own where there are subgroups.
     """
-    if comm.world.device_transport.path != "nccl" or comm.is_repeated:
+    if not comm.has_subgroups:
         return comm
     pair = sorted((comm.ranks.index(comm.world.rank), comm.ranks.index(target)))
     return comm.subgroup(pair, "pair")

@@ -302,6 +302,15 @@ class Communicator:
                 self._subgroups[ranks, purpose] = found
             return found
 
+    @property
+    def has_subgroups(self) -> bool:
+        """Whether operations of some members only are those of a subgroup.
+
+        NCCL needs all members of a group. The answer is the same on all members, so
+        that their calls meet, also where one has a tensor on the host.
+        """
+        return self.world.device_transport.path == "nccl" and not self.is_repeated
+
     @functools.cached_property
     def machine_group(self) -> Communicator:
         """The members on this machine, as a subgroup."""

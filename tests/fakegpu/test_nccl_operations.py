@@ -20,7 +20,7 @@ from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.library import load
-from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 
@@ -292,74 +292,6 @@ def inputs() -> list[torch.Tensor]:
     return [
         torch.randint(-8, 9, (6, 5), generator=generator).float() for _ in range(RANKS)
     ]
-
-
-def average_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return averages between two machines of two ranks."""
-    x = tensors[bf.rank()] * 2
-    name = {"name": "same"}
-    started = [
-        bf.hierarchical_neighbor_allreduce_nonblocking(x + i, **name) for i in range(3)
-    ]
-    results = [handle.wait() * 2 for handle in started]
-    bf.hierarchical_neighbor_allreduce_nonblocking(x, name="dropped")
-    other = 1 - bf.machine_rank()
-
-    def uneven(y):
-        return bf.hierarchical_neighbor_allreduce(
-            y,
-            self_weight=0.5,
-            src_machine_weights={other: 0.25},
-            dst_machine_weights={other: 2.0},
-        )
-
-    mates = bf.ProcessSet([0, 1]), bf.ProcessSet([2, 3])
-    inside = {"process_set": mates[bf.machine_rank()]}
-    alone = {"src_machine_weights": {}, "dst_machine_weights": {}}
-    return [
-        *results,
-        uneven(x),
-        uneven(x[:1, :1]),  # fewer elements than ranks of a machine
-        uneven(x.bfloat16()),
-        gradient_of(uneven, x),
-        bf.hierarchical_neighbor_allreduce(x, self_weight=0.5, **alone, **inside),
-        *train_on_machines(x),
-    ]
-
-
-def train_on_machines(x: torch.Tensor) -> list[torch.Tensor]:
-    """Return parameters that machines have averaged after each of some steps."""
-    torch.manual_seed(bf.rank())
-    model = place(torch.nn.Linear(5, 3))
-    plain = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer = bf.DistributedOptimizer(
-        plain, model, algorithm="hierarchical_neighbor_allreduce"
-    )
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-    optimizer.synchronize()
-    return [one.detach().clone() for one in model.parameters()]
-
-
-def machine_inputs() -> list[torch.Tensor]:
-    return [torch.full((3, 5), float(rank)) + torch.arange(5) for rank in range(4)]
-
-
-@pytest.fixture(scope="module")
-def expected_of_machines():
-    return run_ranks(4, average_machines, machine_inputs(), ranks_per_machine=2)
-
-
-def test_averages_of_machines_are_those_of_the_host(expected_of_machines, seed):
-    found = run_ranks_on_gpus(
-        *(4, average_machines, machine_inputs()),
-        seed=seed,
-        environment=NCCL,
-        ranks_per_machine=2,
-    )
-    torch.testing.assert_close(found, expected_of_machines)
 
 
 BODIES = (

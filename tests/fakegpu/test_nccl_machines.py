@@ -1,0 +1,178 @@
+"""Operations of machines through NCCL on the fake's tensors, compared with the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.fakegpu.test_nccl_operations import NCCL, error_of, gradient_of
+from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+
+def average_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return averages between two machines of two ranks."""
+    x = tensors[bf.rank()] * 2
+    name = {"name": "same"}
+    started = [
+        bf.hierarchical_neighbor_allreduce_nonblocking(x + i, **name) for i in range(3)
+    ]
+    results = [handle.wait() * 2 for handle in started]
+    bf.hierarchical_neighbor_allreduce_nonblocking(x, name="dropped")
+    other = 1 - bf.machine_rank()
+
+    def uneven(y):
+        return bf.hierarchical_neighbor_allreduce(
+            y,
+            self_weight=0.5,
+            src_machine_weights={other: 0.25},
+            dst_machine_weights={other: 2.0},
+        )
+
+    mates = bf.ProcessSet([0, 1]), bf.ProcessSet([2, 3])
+    inside = {"process_set": mates[bf.machine_rank()]}
+    alone = {"src_machine_weights": {}, "dst_machine_weights": {}}
+    return [
+        *results,
+        uneven(x),
+        uneven(x[:1, :1]),  # fewer elements than ranks of a machine
+        uneven(x.bfloat16()),
+        gradient_of(uneven, x),
+        bf.hierarchical_neighbor_allreduce(x, self_weight=0.5, **alone, **inside),
+        *train_on_machines(x),
+    ]
+
+
+def train_on_machines(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return parameters that machines have averaged after each of some steps."""
+    torch.manual_seed(bf.rank())
+    model = place(torch.nn.Linear(5, 3))
+    plain = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = bf.DistributedOptimizer(
+        plain, model, algorithm="hierarchical_neighbor_allreduce"
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    optimizer.synchronize()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def machine_inputs() -> list[torch.Tensor]:
+    return [torch.full((3, 5), float(rank)) + torch.arange(5) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def expected_of_machines():
+    return run_ranks(4, average_machines, machine_inputs(), ranks_per_machine=2)
+
+
+def test_averages_of_machines_are_those_of_the_host(expected_of_machines, seed):
+    found = run_ranks_on_gpus(
+        *(4, average_machines, machine_inputs()),
+        seed=seed,
+        environment=NCCL,
+        ranks_per_machine=2,
+    )
+    torch.testing.assert_close(found, expected_of_machines)
+
+
+def reduce_on_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return reductions inside machines, in orders that differ between machines."""
+    x = tensors[bf.rank()] * 2
+
+    def start(name):
+        return bf.allreduce_nonblocking(x, False, True, name)
+
+    def gradient(op):
+        return gradient_of(lambda y: bf.allreduce(y, None, True, op=op) * 1, x)
+
+    names = ["a", "b"] if bf.machine_rank() == 0 else ["b", "a"]
+    started = {name: start(name) for name in names}
+    total = bf.allreduce(x)
+    calls = bf.stats().devices.nccl_calls
+    results = [
+        total,
+        *(started[name].wait() for name in sorted(names)),
+        bf.allreduce(x, None, True),
+        bf.allreduce_(x.clone(), None, True, op=bf.Max),
+        bf.allreduce(x.bfloat16(), None, True, op=bf.Sum, postscale_factor=0.5),
+        gradient(bf.Average),
+        gradient(bf.Min),
+        bf.allreduce(x.short(), None, True, op=bf.Sum),  # staged
+    ]
+    if calls:  # on a device
+        copies = bf.stats().devices.copies_to_host
+        assert (bf.stats().devices.nccl_calls - calls, copies) == (7, 1)
+    return results
+
+
+@pytest.fixture(scope="module")
+def expected_inside():
+    return run_ranks(5, reduce_on_machines, inputs_of(5), machines=[0, 1, 0, 1, 1])
+
+
+def inputs_of(ranks: int) -> list[torch.Tensor]:
+    return [torch.full((3, 5), float(rank)) + torch.arange(5) for rank in range(ranks)]
+
+
+def test_reductions_inside_machines_are_those_of_the_host(expected_inside, seed):
+    found = run_ranks_on_gpus(
+        *(5, reduce_on_machines, inputs_of(5)),
+        seed=seed,
+        environment=NCCL,
+        machines=[0, 1, 0, 1, 1],
+    )
+    torch.testing.assert_close(found, expected_inside)
+
+
+def differ_on_a_machine() -> list[str]:
+    """Return errors of calls that differ on the second machine."""
+    x = torch.ones(4)
+    rank = bf.rank()
+    narrow = x[:3] if rank == 3 else x
+    host = x.cpu() if rank == 3 else x
+    wrong = x.int() if rank == 3 else x
+    unfit = {"unfit": 1} if rank == 3 else {}
+    found = [
+        error_of(lambda y=y: bf.allreduce(y, None, True, name="inside"))
+        for y in (narrow, host, wrong)
+    ]
+    assert bf.allreduce(x, None, True, op=bf.Sum).tolist() == [2.0] * 4
+    found.append(error_of(lambda: bf.allreduce(wrong, None, True)))
+    found.append(error_of(lambda: bf.allreduce(x, None, True, **unfit)))
+    assert bf.allreduce(x, None, True, op=bf.Sum).tolist() == [2.0] * 4
+    return found
+
+
+def test_calls_that_differ_fail_on_their_machine_only():
+    results = run_ranks_on_gpus(
+        4, differ_on_a_machine, environment=NCCL, ranks_per_machine=2
+    )
+    assert results[:2] == [["no error"] * 5] * 2
+    for rank, found in enumerate(results[2:]):
+        shape, host, refused, unnamed, unfit = found
+        assert "MismatchError: allreduce 'inside'" in shape
+        assert "One rank's tensor goes through NCCL" in host
+        for text in (refused, unnamed, unfit):
+            assert ("refused its call" in text) == (rank == 0), text
+
+
+def join_early() -> list[float]:
+    """Return sums of a machine, one of whose ranks has joined before the first one."""
+    if bf.rank() == 1:
+        bf.join()
+        return []
+    x = torch.ones(2).cpu()
+    total = bf.allreduce(x, None, True, op=bf.Sum)
+    bf.join()
+    return total.tolist()
+
+
+def test_a_rank_that_has_joined_answers_calls_of_its_machine():
+    found = run_ranks_on_gpus(4, join_early, environment=NCCL, ranks_per_machine=2)
+    assert found == [[1.0] * 2, [], [2.0] * 2, [2.0] * 2]
