@@ -229,7 +229,8 @@ $(TSAN_RUNS): run-native-tsan-%: build/native-tsan/tests
 # Each library is compiled as one file. Symbols of libcuda serve libnccl, too.
 FAKEGPU := tests/support/fakegpu
 build/fakegpu/libcuda.so.1: $(addprefix $(FAKEGPU)/, \
-    report.cpp memory.cpp world.cpp cuda.cpp cuda_memory.cpp extras.cpp)
+    report.cpp memory.cpp world.cpp cuda.cpp cuda_memory.cpp cuda_ipc.cpp \
+    extras.cpp)
 build/fakegpu/libnccl.so.2: $(addprefix $(FAKEGPU)/, \
     exchange.cpp mesh.cpp reduce.cpp one_sided.cpp operation.cpp group.cpp comm_checks.cpp \
     nccl_operations.cpp nccl_windows.cpp nccl.cpp) \

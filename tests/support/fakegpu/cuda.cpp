@@ -404,6 +404,12 @@ CUresult cuGetErrorName(CUresult code, const char** name) {
     case kCudaInvalidContext:
       *name = "CUDA_ERROR_INVALID_CONTEXT";
       return kCudaSuccess;
+    case kCudaMapFailed:
+      *name = "CUDA_ERROR_MAP_FAILED";
+      return kCudaSuccess;
+    case kCudaNoPeerAccess:
+      *name = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
+      return kCudaSuccess;
     case kCudaInvalidHandle:
       *name = "CUDA_ERROR_INVALID_HANDLE";
       return kCudaSuccess;

@@ -17,6 +17,9 @@ using CUcontext = CUctx_st*;
 using CUstream = CUstream_st*;
 using CUevent = CUevent_st*;
 using CUhostFn = void (*)(void*);
+struct CUipcMemHandle {
+  char reserved[64];
+};
 struct CUuuid {
   char bytes[16];
 };
@@ -35,6 +38,8 @@ inline constexpr CUresult kCudaOutOfMemory = 2;
 inline constexpr CUresult kCudaNotInitialized = 3;
 inline constexpr CUresult kCudaInvalidDevice = 101;
 inline constexpr CUresult kCudaInvalidContext = 201;
+inline constexpr CUresult kCudaMapFailed = 205;
+inline constexpr CUresult kCudaNoPeerAccess = 217;
 inline constexpr CUresult kCudaInvalidHandle = 400;
 inline constexpr CUresult kCudaNotReady = 600;
 inline constexpr CUresult kCudaNotPermitted = 800;

@@ -28,6 +28,10 @@ CUresult free_memory(Call& call, std::uintptr_t begin, bool is_device) {
   if (found->freed) {
     return call.fail(kCudaInvalidValue, "freed before, by " + found->freed_by);
   }
+  if (found->opened > 0) {
+    return call.fail(kCudaInvalidValue, "memory of another process is closed");
+  }
+  check_unmapped(*found, call.function());
   all.host.advance(kHost);
   all.memory.access({begin, found->bytes, true}, kHost, all.host, call.function());
   all.memory.mark_freed(*found, call.function());

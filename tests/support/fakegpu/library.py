@@ -35,6 +35,12 @@ class UniqueId(ctypes.Structure):
         ctypes.memmove(ctypes.addressof(self), state, len(state))
 
 
+class IpcHandle(ctypes.Structure):
+    """``CUipcMemHandle``."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
 class Config(ctypes.Structure):
     """``ncclConfig_t`` of NCCL 2.14."""
 
@@ -62,11 +68,15 @@ _CUDA_ARGUMENTS = {
     "cuMemFree_v2": (address,),
     "cuMemHostAlloc": (ctypes.POINTER(handle), size, ctypes.c_uint),
     "cuMemFreeHost": (handle,),
+    "cuMemcpyDtoDAsync_v2": (address, address, size, handle),
     "cuMemcpyAsync": (address, address, size, handle),
     "cuMemcpyDtoHAsync_v2": (handle, address, size, handle),
     "cuMemcpyHtoDAsync_v2": (address, handle, size, handle),
     "cuMemsetD8Async": (address, ctypes.c_ubyte, size, handle),
     "cuPointerGetAttribute": (handle, ctypes.c_int, address),
+    "cuIpcGetMemHandle": (handle, address),
+    "cuIpcOpenMemHandle_v2": (ctypes.POINTER(address), IpcHandle, ctypes.c_uint),
+    "cuIpcCloseMemHandle": (address,),
     "cuCtxSetCurrent": (handle,),
     "cuCtxPushCurrent_v2": (handle,),
     "cuStreamWaitEvent": (handle, handle, ctypes.c_uint),
@@ -87,6 +97,8 @@ _CUDA_ARGUMENTS = {
         ctypes.c_char_p,
     ),
     "fakegpu_free_on": (handle, address),
+    "fakegpu_pool": (address,),
+    "fakegpu_shared": (ctypes.POINTER(ctypes.c_int),) * 2,
     "fakegpu_arena": (ctypes.POINTER(address),) * 3,
     "fakegpu_default_stream": (ctypes.c_int,),
     "fakegpu_drain": (handle,),

@@ -23,8 +23,15 @@ std::size_t block_size(std::size_t bytes) {
   return (bytes + kAlignment) / kAlignment * kAlignment + kAlignment;
 }
 
-void* map_or_abort(void* where, std::size_t bytes, int protection, int flags, int fd) {
-  void* const mapped = mmap(where, bytes, protection, flags, fd, 0);
+constexpr std::size_t kPage = 4096;
+
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+void* map_or_abort(void* where, std::size_t bytes, int protection, int flags, int fd,
+                   off_t offset = 0) {
+  void* const mapped = mmap(where, bytes, protection, flags, fd, offset);
   if (mapped == MAP_FAILED) {
     std::perror("fakegpu: mmap");
     std::abort();
@@ -55,9 +62,43 @@ void Memory::map_devices() {
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
   void* const alias = map_or_abort(nullptr, kDeviceBytes, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_NORESERVE, fd);
-  close(fd);
+  file_ = fd;  // other processes open it
   device_base_ = reinterpret_cast<std::uintptr_t>(seen);
   alias_base_ = static_cast<std::byte*>(alias);
+}
+
+std::uintptr_t Memory::import(int fd, std::size_t offset, std::size_t bytes,
+                              int device) {
+  map_devices();
+  const std::size_t before = offset % kPage;
+  const std::size_t length = whole_pages(before + block_size(bytes));
+  const std::size_t begin = whole_pages(used_);
+  if (begin + length > kDeviceBytes) return 0;
+  used_ = begin + length;
+  map_or_abort(alias_base_ + begin, length, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset - before));
+  Allocation allocation;
+  allocation.begin = device_base_ + begin + before;
+  allocation.bytes = bytes;
+  allocation.device = device;
+  allocation.opened = 1;
+  allocations_[allocation.begin] = allocation;
+  return allocation.begin;
+}
+
+void Memory::end_import(Allocation& imported, const std::string& by) {
+  mark_freed(imported, by);
+  imported.opened = 0;
+  const std::size_t offset = offset_of(imported);
+  const std::size_t before = offset % kPage;
+  // Work that is late writes here, and harms nobody.
+  map_or_abort(alias_base_ + (offset - before),
+               whole_pages(before + block_size(imported.bytes)), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+}
+
+std::byte* Memory::margin(const Allocation& allocation) const {
+  return alias(allocation.begin) + block_size(allocation.bytes) - kAlignment;
 }
 
 std::byte* Memory::alias(std::uintptr_t address) const {

@@ -42,6 +42,9 @@ struct Allocation {
   int device = 0;
   bool freed = false;
   std::string freed_by;
+  bool is_pooled = false;    // as torch's own memory: other processes cannot map it
+  bool is_exported = false;  // other processes may have mapped it
+  int opened = 0;            // times that this process has opened another one's memory
   std::vector<Access> accesses;
 };
 
@@ -54,6 +57,22 @@ class Memory {
   // Marks it freed; `poison` fills it later, in the order of the stream that frees it.
   void mark_freed(Allocation& allocation, const std::string& by);
   void poison(std::uintptr_t begin);
+
+  // Maps memory of another process's fake, which begins at `offset` of the file `fd`,
+  // in place of new memory. Returns 0 if nothing is left.
+  std::uintptr_t import(int fd, std::size_t offset, std::size_t bytes, int device);
+  // Ends such a mapping, whose address is never used again.
+  void end_import(Allocation& imported, const std::string& by);
+  // The file behind device memory, and the position of an allocation in it.
+  int file() const { return file_; }
+  std::size_t offset_of(const Allocation& allocation) const {
+    return allocation.begin - device_base_;
+  }
+  // 512 bytes behind an allocation that no kernel touches, which processes share.
+  std::byte* margin(const Allocation& allocation) const;
+  const std::map<std::uintptr_t, Allocation>& allocations() const {
+    return allocations_;
+  }
 
   // Where the fake reads and writes the bytes at `address`.
   std::byte* alias(std::uintptr_t address) const;
@@ -79,6 +98,7 @@ class Memory {
   std::uintptr_t device_base_ = 0;
   std::byte* alias_base_ = nullptr;
   std::size_t used_ = 0;
+  int file_ = -1;
   std::map<std::uintptr_t, Allocation> allocations_;
   std::map<std::pair<bool, std::size_t>, std::vector<std::uintptr_t>> free_;
   std::deque<std::uintptr_t> quarantine_;

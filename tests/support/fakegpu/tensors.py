@@ -105,7 +105,14 @@ class DeviceMemory:
         return self.current_stream or self._default
 
     def allocate(self, nbytes: int) -> int:
-        return int(made("cuMemAlloc_v2", nbytes, kind=ctypes.c_uint64))
+        memory = int(made("cuMemAlloc_v2", nbytes, kind=ctypes.c_uint64))
+        self._cuda.fakegpu_pool(memory)  # as torch's
+        return memory
+
+    def at(self, address: int, nbytes: int) -> torch.Tensor:
+        """Return device memory that somebody else owns, as bytes."""
+        buffer = (ctypes.c_uint8 * nbytes).from_address(address)
+        return torch.frombuffer(buffer, dtype=torch.uint8)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is in device memory."""

@@ -107,6 +107,9 @@ bool submit(CUstream stream, Task task, const std::vector<Range>& ranges);
 // The host has seen that the stream has done its first `clock` of work.
 void host_has_seen(const Clock& clock);
 
+// Reports processes that have still mapped memory that is about to be freed.
+void check_unmapped(Allocation& allocation, const std::string& by);
+
 // Waits, without the mutex, until the stream has completed what was submitted to it.
 void drain(std::unique_lock<std::mutex>& lock, CUstream stream);
 
