@@ -101,6 +101,23 @@ class PinnedBlock(_MadeByEngine):
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class ExportedMemory(_MadeByEngine):
+    """Memory of a device that processes of this machine may map."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def handle(self) -> bytes: ...
+    def free(self) -> None:
+        """Free the memory, when all mappings of it have been closed."""
+
+class MappedMemory(_MadeByEngine):
+    """Memory that another process has exported."""
+
+    @property
+    def address(self) -> int: ...
+    def close(self) -> None: ...
+
 class CudaDevice(metaclass=_PybindType):
     """A CUDA device, and page-locked memory that it copies from and to.
 
@@ -119,6 +136,13 @@ class CudaDevice(metaclass=_PybindType):
     ) -> StreamPoint:
         """Copy in the order of `stream`."""
 
+    def copy_on_device(
+        self, source: int, destination: int, nbytes: int, stream: int
+    ) -> None:
+        """Copy in the order of `stream`, also from and to mapped memory."""
+
+    def export_memory(self, nbytes: int) -> ExportedMemory: ...
+    def map_memory(self, handle: bytes) -> MappedMemory: ...
     def point_behind(self, stream: int) -> StreamPoint:
         """Return the point behind what `stream` has been given so far."""
 
@@ -636,6 +660,7 @@ class Window(metaclass=_PybindType):
         out_neighbors: Sequence[int],  # ascending
         zero_init: bool,
         ranks: int = 0,  # number of ranks if edges may be added later
+        nbytes_elsewhere: int = 0,  # bytes of a value outside; nbytes is 0 then
         memory: SharedMemory,
     ) -> None: ...
     # The functions that return an id start a request, which is waited for and released
@@ -717,7 +742,18 @@ class Window(metaclass=_PybindType):
         resets: bool,
         with_p: bool,
         keeps: bool,
+        takes: bool = True,  # False if take() has been called
     ) -> None: ...
+    # The functions for values outside; see native/window/window.h. Slots are numbers.
+    def back_slot(self, rank: int) -> int | None: ...
+    def pending(self, rank: int) -> tuple[int, int] | None: ...  # word and slot
+    def publish_sum(
+        self, target: int, word: int, slot: int, weight: float, with_p: bool
+    ) -> bool: ...
+    def begin_get(self, rank: int) -> int | None: ...
+    def next_adds(self, rank: int) -> bool | None: ...
+    def take(self, rank: int) -> tuple[bool | None, int]: ...
+    def reserve(self) -> int: ...
     def publish(self, own: int) -> None: ...
     @property
     def p(self) -> float: ...

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "bindings/release_gil.h"
 #include "common/gate.h"
 #include "device/cuda_device.h"
+#include "device/ipc_memory.h"
 #include "device/pinned_memory.h"
 #include "device/stream_point.h"
 #include "trace/recorder.h"
@@ -26,7 +30,10 @@ namespace bluecomm::bindings {
 namespace {
 
 using device::CudaDevice;
+using device::CudaIpcHandle;
 using device::CudaStream;
+using device::ExportedMemory;
+using device::MappedMemory;
 using device::PinnedBlock;
 using device::PinnedMemory;
 using device::StreamPoint;
@@ -70,6 +77,17 @@ std::shared_ptr<StreamPoint> copy_to_device(PyCudaDevice& self, std::uintptr_t f
   return self.device->copy_to_device(memory_at(from, nbytes), to, to_stream(stream));
 }
 
+std::unique_ptr<MappedMemory> map_memory(PyCudaDevice& self, std::string_view handle) {
+  CudaIpcHandle wanted{};
+  if (handle.size() != wanted.bytes.size()) {
+    throw std::invalid_argument("a handle of CUDA has " +
+                                std::to_string(wanted.bytes.size()) + " bytes, got " +
+                                std::to_string(handle.size()));
+  }
+  std::memcpy(wanted.bytes.data(), handle.data(), handle.size());
+  return std::make_unique<MappedMemory>(self.device, wanted);
+}
+
 }  // namespace
 
 void register_device(py::module_& module) {
@@ -82,6 +100,17 @@ void register_device(py::module_& module) {
   py::class_<StreamPoint, Gate, std::shared_ptr<StreamPoint>>(module, "StreamPoint");
   py::class_<PyPinnedBlock>(module, "PinnedBlock", py::buffer_protocol())
       .def_buffer([](PyPinnedBlock& self) { return byte_buffer(self.block->bytes()); });
+  py::class_<ExportedMemory>(module, "ExportedMemory")
+      .def_property_readonly("address", &ExportedMemory::address)
+      .def_property_readonly("handle",
+                             [](const ExportedMemory& self) {
+                               const auto& bytes = self.handle().bytes;
+                               return py::bytes(bytes.data(), bytes.size());
+                             })
+      .def("free", &ExportedMemory::free, py::call_guard<ReleaseGil>());
+  py::class_<MappedMemory>(module, "MappedMemory")
+      .def_property_readonly("address", &MappedMemory::address)
+      .def("close", &MappedMemory::close, py::call_guard<ReleaseGil>());
   py::class_<PyCudaDevice>(module, "CudaDevice")
       .def(py::init(&open_device), arg("library"), arg("ordinal"),
            py::call_guard<ReleaseGil>())
@@ -93,6 +122,21 @@ void register_device(py::module_& module) {
           arg("nbytes"), py::call_guard<ReleaseGil>())
       .def("copy_to_host", &copy_to_host, arg("source"), arg("address"), arg("nbytes"),
            arg("streams"), py::call_guard<ReleaseGil>())
+      .def(
+          "copy_on_device",
+          [](PyCudaDevice& self, std::uint64_t from, std::uint64_t to,
+             std::size_t nbytes, std::uintptr_t stream) {
+            self.device->copy_on_device(from, to, nbytes, to_stream(stream));
+          },
+          arg("source"), arg("destination"), arg("nbytes"), arg("stream"),
+          py::call_guard<ReleaseGil>())
+      .def(
+          "export_memory",
+          [](PyCudaDevice& self, std::size_t nbytes) {
+            return std::make_unique<ExportedMemory>(self.device, nbytes);
+          },
+          arg("nbytes"), py::call_guard<ReleaseGil>())
+      .def("map_memory", &map_memory, arg("handle"), py::call_guard<ReleaseGil>())
       .def("copy_to_device", &copy_to_device, arg("address"), arg("destination"),
            arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>())
       .def(

@@ -107,11 +107,18 @@ class PyWindow {
   }
 
   void update(std::uintptr_t result, std::uintptr_t own, double self_weight,
-              Window::Weights weights, bool resets, bool with_p, bool keeps) {
+              Window::Weights weights, bool resets, bool with_p, bool keeps,
+              bool takes) {
     const std::size_t nbytes = window_->config().nbytes;
     bluecomm::update(engine_.use(), window_, memory_at(result, nbytes),
                      memory_at(own, nbytes),
-                     {self_weight, std::move(weights), resets, with_p, keeps});
+                     {self_weight, std::move(weights), resets, with_p, keeps, takes});
+  }
+
+  bool publish_sum(int target, std::uint64_t word, std::uint32_t slot, double weight,
+                   bool with_p) {
+    return bluecomm::publish_sum(engine_.use(), window_,
+                                 {target, {word, slot}, weight, with_p});
   }
 
   void publish(std::uintptr_t own) {
@@ -129,7 +136,7 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                                       std::string_view dtype, std::uintptr_t address,
                                       std::size_t nbytes, std::vector<int> in_neighbors,
                                       std::vector<int> out_neighbors, bool zero_init,
-                                      int ranks,
+                                      int ranks, std::size_t nbytes_elsewhere,
                                       const std::shared_ptr<SharedMemory>& memory) {
   WindowConfig config{id,
                       std::move(name),
@@ -139,7 +146,8 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                       std::move(in_neighbors),
                       std::move(out_neighbors),
                       zero_init,
-                      ranks};
+                      ranks,
+                      nbytes_elsewhere};
   const ReleaseGil unlocked;
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
@@ -183,6 +191,12 @@ RequestId lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
   return id;
 }
 
+// Returns whether a publication adds to the value; nothing if there is none.
+std::optional<bool> adds(MailboxReader::Publication publication) {
+  if (publication == MailboxReader::Publication::kNone) return std::nullopt;
+  return publication == MailboxReader::Publication::kAdd;
+}
+
 // Calls `method` of the window without the GIL.
 template <typename Result, typename... Args>
 auto unlocked(Result (PyWindow::*method)(Args...)) {
@@ -200,7 +214,8 @@ void register_window(py::module_& module) {
       .def(py::init(&make_window), arg("engine"), py::kw_only(), arg("id"), arg("name"),
            arg("rank"), arg("dtype"), arg("address"), arg("nbytes"),
            arg("in_neighbors"), arg("out_neighbors"), arg("zero_init"),
-           arg("ranks") = 0, arg("memory"), py::keep_alive<1, 2>())
+           arg("ranks") = 0, arg("nbytes_elsewhere") = 0, arg("memory"),
+           py::keep_alive<1, 2>())
       .def("open", &open, arg("timeout_s"), arg("kept"), arg("keep"))
       .def("remove", unlocked(&PyWindow::remove))
       .def("release_removed", unlocked(&PyWindow::release_removed))
@@ -217,7 +232,28 @@ void register_window(py::module_& module) {
       .def("unlock", unlocked(&PyWindow::unlock), arg("owner"), arg("request"))
       .def("update", unlocked(&PyWindow::update), arg("result"), arg("own"),
            arg("self_weight"), arg("weights"), arg("resets"), arg("with_p"),
-           arg("keeps"))
+           arg("keeps"), arg("takes") = true)
+      .def("back_slot",
+           [](PyWindow& self, int rank) { return self.window().back_slot(rank); })
+      .def("pending",
+           [](PyWindow& self,
+              int rank) -> std::optional<std::pair<std::uint64_t, std::uint32_t>> {
+             const auto pending = self.window().pending(rank);
+             if (!pending) return std::nullopt;
+             return std::pair(pending->word, pending->slot);
+           })
+      .def("publish_sum", unlocked(&PyWindow::publish_sum), arg("target"), arg("word"),
+           arg("slot"), arg("weight"), arg("with_p"))
+      .def("begin_get",
+           [](PyWindow& self, int rank) { return self.window().begin_get(rank); })
+      .def("next_adds",
+           [](PyWindow& self, int rank) { return adds(self.window().next(rank)); })
+      .def("take",
+           [](PyWindow& self, int rank) {
+             const auto [publication, slot] = self.window().take(rank);
+             return std::pair(adds(publication), slot);
+           })
+      .def("reserve", [](PyWindow& self) { return self.window().reserve(); })
       .def("publish", unlocked(&PyWindow::publish), arg("own"))
       .def_property_readonly("p", [](PyWindow& self) { return self.window().p(); })
       .def(

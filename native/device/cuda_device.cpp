@@ -150,6 +150,14 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byt
   return work.end("copies to the device", "COPY_TO_DEVICE", from.size());
 }
 
+void CudaDevice::copy_on_device(DeviceAddress from, DeviceAddress to,
+                                std::size_t nbytes, CudaStream stream) const {
+  const ContextScope scope(*this);
+  check_not_capturing(stream);
+  driver_->check(driver_->call().copy_on_device(to, from, nbytes, stream),
+                 "cuMemcpyDtoDAsync");
+}
+
 void CudaDevice::start_trace(std::shared_ptr<Recorder> recorder) {
   const ContextScope scope(*this);
   auto started = std::make_shared<DeviceTrace>(*this, std::move(recorder));

@@ -42,6 +42,11 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
                                               DeviceAddress to,
                                               CudaStream stream) const;
 
+  // Copies between memory of this device and memory of it or of another one that is
+  // mapped, in the order of `stream`. Throws CudaError, as copy_to_host() does.
+  void copy_on_device(DeviceAddress from, DeviceAddress to, std::size_t nbytes,
+                      CudaStream stream) const;
+
   // Returns the point behind what `stream` has been given so far. Throws CudaError,
   // also while it captures a CUDA graph.
   std::shared_ptr<StreamPoint> point_behind(CudaStream stream) const;

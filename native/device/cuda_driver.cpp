@@ -57,6 +57,12 @@ CudaFunctions bind_all(void* library) {
   bind(library, "cuMemFreeHost", all.host_free);
   bind(library, "cuMemcpyDtoHAsync_v2", all.copy_to_host);
   bind(library, "cuMemcpyHtoDAsync_v2", all.copy_to_device);
+  bind(library, "cuMemcpyDtoDAsync_v2", all.copy_on_device);
+  bind(library, "cuMemAlloc_v2", all.allocate);
+  bind(library, "cuMemFree_v2", all.free);
+  bind(library, "cuIpcGetMemHandle", all.ipc_export);
+  bind(library, "cuIpcOpenMemHandle_v2", all.ipc_open);
+  bind(library, "cuIpcCloseMemHandle", all.ipc_close);
   bind(library, "cuGetErrorName", all.error_name);
   bind(library, "cuGetErrorString", all.error_text);
   return all;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,11 @@ using CudaContext = struct OpaqueCudaContext*;
 using CudaStream = struct OpaqueCudaStream*;
 using CudaEvent = struct OpaqueCudaEvent*;
 using DeviceAddress = std::uint64_t;
+
+// CUDA's handle of memory that other processes may map.
+struct CudaIpcHandle {
+  std::array<char, 64> bytes;
+};
 
 // A function of CUDA has returned an error.
 class CudaError : public std::runtime_error {
@@ -48,6 +54,13 @@ struct CudaFunctions {
                       CudaStream stream);
   int (*copy_to_device)(DeviceAddress to, const void* from, std::size_t nbytes,
                         CudaStream stream);
+  int (*copy_on_device)(DeviceAddress to, DeviceAddress from, std::size_t nbytes,
+                        CudaStream stream);
+  int (*allocate)(DeviceAddress* memory, std::size_t nbytes);
+  int (*free)(DeviceAddress memory);
+  int (*ipc_export)(CudaIpcHandle* handle, DeviceAddress memory);
+  int (*ipc_open)(DeviceAddress* memory, CudaIpcHandle handle, unsigned flags);
+  int (*ipc_close)(DeviceAddress memory);
   int (*error_name)(int result, const char** name);
   int (*error_text)(int result, const char** text);
 };

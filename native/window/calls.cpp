@@ -34,7 +34,7 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
     const Window::DirectPut one{
         call.x, weight, call.accumulates, {weight * rest.p, call.with_p}};
     if (window->put_directly(rank, one)) {
-      stats.exchanged(request, rank, Direction::kSent, call.x.size());
+      stats.exchanged(request, rank, Direction::kSent, window->config().value_nbytes());
     } else {
       rest.targets.emplace_back(rank, weight);
     }
@@ -42,6 +42,17 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
   if (finish_direct(stats, request, call.targets.size(), rest.targets.size())) return 0;
   host.start_put(std::make_shared<WindowRequest>(std::move(request)), rest, blocking);
   return id;
+}
+
+bool publish_sum(WindowHost& host, const std::shared_ptr<Window>& window,
+                 const WindowSum& sum) {
+  const Mailbox::Meta meta{sum.with_p ? sum.weight * window->p() : 0.0, sum.with_p};
+  if (!window->publish_sum(sum.target, sum.pending, meta)) return false;
+  const WindowRequest request(host.next_request_id(), RequestKind::kWinAccumulate,
+                              window, Clock::time_point::max());
+  host.wait_stats().exchanged(request, sum.target, Direction::kSent,
+                              window->config().value_nbytes());
+  return true;
 }
 
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
@@ -53,7 +64,8 @@ RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
   WindowGet rest{{}, call.with_p};
   for (const auto& [rank, weight] : call.sources) {
     if (window->get_directly(rank, weight, call.with_p)) {
-      stats.exchanged(request, rank, Direction::kReceived, window->config().nbytes);
+      stats.exchanged(request, rank, Direction::kReceived,
+                      window->config().value_nbytes());
     } else {
       rest.sources.emplace_back(rank, weight);
     }

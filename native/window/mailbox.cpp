@@ -80,26 +80,39 @@ void MailboxWriter::publish_put(Mailbox::Meta meta) {
 
 void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
                                Mailbox::Meta meta) {
-  std::uint64_t word = mailbox_.word().load();
-  const auto seen = Mailbox::State::unpack(word);
-  if (seen.is_fresh) {
-    const std::array<Term, 2> terms{Term{mailbox_.slot(seen.index).data()},
+  if (const auto before = pending()) {
+    const std::array<Term, 2> terms{Term{mailbox_.slot(before->slot).data()},
                                     Term{x.data(), weight}};
     // Integers cannot be weighted, so a term of weight 0 is left out.
     const bool adds = weight != 0.0 || is_floating(mailbox_.dtype());
     combine_weighted(back(), std::span(terms).first(adds ? 2 : 1), 1.0,
                      mailbox_.dtype());
-    const Mailbox::Meta& before = mailbox_.meta(seen.index);
-    mailbox_.meta(back_) = {before.p + meta.p, before.carries_p};
-    const Mailbox::State sum{back_, true, seen.adds, puts_};
-    if (mailbox_.word().compare_exchange_strong(word, sum.pack())) {
-      back_ = seen.index;
-      return;
-    }
+    if (publish_sum(*before, meta)) return;
   }
   // No publication is pending (the reader may have just taken it), so this one stands
   // alone.
   copy_scaled(back(), x, weight, mailbox_.dtype());
+  publish_add(meta);
+}
+
+std::optional<MailboxWriter::Pending> MailboxWriter::pending() const {
+  const std::uint64_t word = mailbox_.word().load();
+  const auto seen = Mailbox::State::unpack(word);
+  if (!seen.is_fresh) return std::nullopt;
+  return Pending{word, static_cast<std::uint32_t>(seen.index % Mailbox::kSlots)};
+}
+
+bool MailboxWriter::publish_sum(const Pending& pending, Mailbox::Meta meta) {
+  const Mailbox::Meta& before = mailbox_.meta(pending.slot);
+  mailbox_.meta(back_) = {before.p + meta.p, before.carries_p};
+  std::uint64_t word = pending.word;
+  const Mailbox::State sum{back_, true, Mailbox::State::unpack(word).adds, puts_};
+  if (!mailbox_.word().compare_exchange_strong(word, sum.pack())) return false;
+  back_ = pending.slot;
+  return true;
+}
+
+void MailboxWriter::publish_add(Mailbox::Meta meta) {
   mailbox_.meta(back_) = meta;
   const Mailbox::State alone{back_, true, true, puts_};
   back_ = Mailbox::State::unpack(mailbox_.word().exchange(alone.pack())).index;
@@ -113,13 +126,19 @@ MailboxReader::MailboxReader(Mailbox mailbox,
       initial_(std::move(initial)),
       location_(initial_ ? ValueLocation::kInitial : ValueLocation::kZero) {}
 
-bool MailboxReader::take() {
+MailboxReader::Publication MailboxReader::next() const {
+  const auto seen = Mailbox::State::unpack(mailbox_.word().load());
+  if (!seen.is_fresh) return Publication::kNone;
+  return seen.adds ? Publication::kAdd : Publication::kSet;
+}
+
+MailboxReader::Publication MailboxReader::take_next() {
   std::uint64_t word = mailbox_.word().load();
   Mailbox::State seen;
   Mailbox::State taken;
   do {
     seen = Mailbox::State::unpack(word);
-    if (!seen.is_fresh) return false;
+    if (!seen.is_fresh) return Publication::kNone;
     // The writer gets the front slot back, so its value is copied first.
     if (seen.adds && location_ == ValueLocation::kFront) copy_to_own();
     taken = {front_, false, false, seen.puts};
@@ -134,7 +153,7 @@ bool MailboxReader::take() {
     location_ = ValueLocation::kFront;
     p_ = meta.p + (meta.carries_p ? 0.0 : p_);
   }
-  return true;
+  return seen.adds ? Publication::kAdd : Publication::kSet;
 }
 
 void MailboxReader::add_front() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -89,6 +90,20 @@ class MailboxWriter {
   std::span<std::byte> back() const { return mailbox_.slot(back_); }
   void publish_put(Mailbox::Meta meta);
 
+  // An accumulate in two steps: fill back() with pending() plus x, and publish_sum().
+  // If that returns false, because the reader has taken the pending value, or if none
+  // is pending, fill back() with x, and publish_add().
+  struct Pending {
+    std::uint64_t word;
+    std::uint32_t slot;
+  };
+  std::optional<Pending> pending() const;
+  bool publish_sum(const Pending& pending, Mailbox::Meta meta);
+  void publish_add(Mailbox::Meta meta);
+
+  // The number of the slot back(), for values that lie elsewhere.
+  std::uint32_t back_slot() const { return back_ % Mailbox::kSlots; }
+
  private:
   Mailbox mailbox_;
   std::uint32_t back_ = Mailbox::kFirstBack;
@@ -102,8 +117,16 @@ class MailboxReader {
   // `initial` is the value before the first put; null stands for zero.
   MailboxReader(Mailbox mailbox, std::shared_ptr<const std::vector<std::byte>> initial);
 
-  // Applies the pending publication to the value. Returns whether there was one.
-  bool take();
+  // Says whether a publication is pending, and how it changes the value. SET stays SET
+  // until it is taken; a put makes a SET of an ADD.
+  enum class Publication : std::uint8_t { kNone, kSet, kAdd };
+  Publication next() const;
+  // Applies the pending publication to the value, and says what it was.
+  Publication take_next();
+  // Returns whether there was one.
+  bool take() { return take_next() != Publication::kNone; }
+  // The number of the front slot, for values that lie elsewhere.
+  std::uint32_t front_slot() const { return front_ % Mailbox::kSlots; }
   // Sets the value to zero, and p too if `with_p`.
   void reset(bool with_p);
   // Sets the value to `bytes`, which must be as long as the tensor, and returns memory

@@ -74,8 +74,12 @@ std::uint32_t PublishedValue::free_slot() const {
 void PublishedValue::publish(std::span<const std::byte> value, double p_of_value) {
   const std::uint32_t next = free_slot();
   std::copy(value.begin(), value.end(), slot(next).begin());
-  p(next) = p_of_value;
-  current().store(next);
+  make_current(next, p_of_value);
+}
+
+void PublishedValue::make_current(std::uint32_t slot, double p_of_value) {
+  p(slot) = p_of_value;
+  current().store(slot);
 }
 
 PublishedValue::View PublishedValue::begin_read(std::size_t reader) {
@@ -90,7 +94,7 @@ PublishedValue::View PublishedValue::begin_read(std::size_t reader) {
     seen = now;
   }
   const auto index = static_cast<std::uint32_t>(seen % slots());
-  return {slot(index), p(index)};
+  return {slot(index), p(index), index};
 }
 
 void PublishedValue::end_read(std::size_t reader) { reading(reader).store(0); }

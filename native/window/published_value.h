@@ -18,6 +18,7 @@ class PublishedValue {
   struct View {
     std::span<const std::byte> bytes;
     double p = 1.0;
+    std::uint32_t slot = 0;
   };
 
   static std::size_t nbytes_for(std::size_t tensor_nbytes, std::size_t readers);
@@ -29,6 +30,10 @@ class PublishedValue {
 
   // Makes `value` and `p` current. Called by the writer, on one thread at a time.
   void publish(std::span<const std::byte> value, double p);
+  // The same in two steps: fill a slot that is neither current nor being read, and make
+  // it current.
+  std::uint32_t free_slot() const;
+  void make_current(std::uint32_t slot, double p);
 
   // Returns the current value, which stays unchanged until end_read(). Called by reader
   // number `reader`, on one thread at a time.
@@ -41,7 +46,6 @@ class PublishedValue {
   std::atomic<std::uint32_t>& reading(std::size_t reader) const;
   double& p(std::uint32_t slot) const;
   std::span<std::byte> slot(std::uint32_t slot) const;
-  std::uint32_t free_slot() const;
 
   std::span<std::byte> memory_;
   std::size_t tensor_nbytes_;

@@ -175,7 +175,7 @@ std::size_t Window::update(std::span<std::byte> result, std::span<const std::byt
     InEdge& edge = in_edge(rank);
     locks.emplace_back(edge.mutex);
     if (!edge.is_retired) {
-      edge.reader.take();
+      if (update.takes) edge.reader.take();
     } else if (!edge.has_last && !update.resets && is_weighted) {
       self_weight += weight;
       continue;
@@ -207,13 +207,21 @@ std::size_t Window::update(std::span<std::byte> result, std::span<const std::byt
   const std::size_t replaced = update.weights.size() - used.size();
   if (!update.keeps) return replaced;
   if (update.with_p) p_ = p;
-  published_.publish(result, p_);
+  publish_locked(result);
   return replaced;
 }
 
 void Window::publish(std::span<const std::byte> own) {
   const LockGuard lock(own_mutex_);
-  published_.publish(own, p_);
+  publish_locked(own);
+}
+
+void Window::publish_locked(std::span<const std::byte> own) {
+  if (const auto slot = std::exchange(reserved_, std::nullopt)) {
+    published_.make_current(*slot, p_);
+  } else {
+    published_.publish(own, p_);
+  }
 }
 
 double Window::p() {
@@ -269,7 +277,9 @@ bool Window::get_directly(int in_neighbor, double weight, bool with_p) {
   const LockGuard lock(edge->mutex);
   if (!edge->value) return false;
   edge->spare.resize(config_.nbytes);
-  const PublishedValue::View view = edge->value->begin_read(edge->number);
+  const std::optional begun = std::exchange(edge->begun, std::nullopt);
+  const PublishedValue::View view =
+      begun ? *begun : edge->value->begin_read(edge->number);
   const Mailbox::Meta meta{weight * view.p, with_p};
   copy_scaled(edge->spare, view.bytes, weight, config_.dtype);
   edge->value->end_read(edge->number);
@@ -308,6 +318,7 @@ void Window::detach(int rank) {
   if (InEdge* const edge = find_in_edge(rank)) {
     const LockGuard lock(edge->mutex);
     edge->value.reset();
+    edge->begun.reset();
     edge->shared = {};
   }
 }

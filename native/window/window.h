@@ -34,6 +34,10 @@ struct WindowConfig {
   // Number of ranks if the window may get more edges, as in a job that survives losses;
   // 0 if its edges stay as they are.
   int ranks = 0;
+  // Bytes of a value that lies elsewhere, as on a device; `nbytes` is 0 then.
+  std::size_t nbytes_elsewhere = 0;
+
+  std::size_t value_nbytes() const { return nbytes + nbytes_elsewhere; }
 };
 
 // One rank's part of a window: a mailbox for each in-neighbor, and this rank's own
@@ -73,6 +77,7 @@ class Window {
     bool resets = false;
     bool with_p = false;
     bool keeps = true;
+    bool takes = true;  // false if take() has been called for the edges
   };
   std::size_t update(std::span<std::byte> result, std::span<const std::byte> own,
                      const Update& update)
@@ -95,6 +100,31 @@ class Window {
   };
   bool put_directly(int out_neighbor, const DirectPut& put);
   bool get_directly(int in_neighbor, double weight, bool with_p);
+
+  // --- Values that lie elsewhere; see outside_values.cpp ---
+  //
+  // The functions above then change words, p and counts alone. The caller moves each
+  // value between one of these calls and one of those. One thread at a time.
+
+  // Return the back slot, and the pending publication, of the mailbox at a neighbor;
+  // nothing if it shares no memory. put_directly() publishes the back slot.
+  std::optional<std::uint32_t> back_slot(int out_neighbor);
+  std::optional<MailboxWriter::Pending> pending(int out_neighbor);
+  // Publishes the back slot as the sum of the pending value and of another one, whose p
+  // is in `meta`. Returns false if the reader has taken the pending one.
+  bool publish_sum(int out_neighbor, const MailboxWriter::Pending& pending,
+                   Mailbox::Meta meta);
+  // Returns the slot of a neighbor's own value, which stays as it is until
+  // get_directly(); nothing if it shares no memory.
+  std::optional<std::uint32_t> begin_get(int in_neighbor);
+  // Returns what take() would find.
+  MailboxReader::Publication next(int in_neighbor);
+  // Gives the front slot back to the neighbor. Returns the publication that has been
+  // taken, and its slot, which is the front slot from now on.
+  std::pair<MailboxReader::Publication, std::uint32_t> take(int in_neighbor);
+  // Returns a slot that nobody reads, which the next publish() or update() makes
+  // current.
+  std::uint32_t reserve();
 
   // Makes mailboxes for ranks that have none here, in a window with config().ranks, and
   // returns these ranks. `own` is the value that they are taken to have left, unless
@@ -156,6 +186,7 @@ class Window {
     std::optional<PublishedValue> value GUARDED_BY(mutex);
     std::size_t number GUARDED_BY(mutex) = 0;
     std::vector<std::byte> spare GUARDED_BY(mutex);  // reused by get_directly()
+    std::optional<PublishedValue::View> begun GUARDED_BY(mutex);  // by begin_get()
     bool is_retired GUARDED_BY(mutex) = false;
     // Whether the next update still uses the value of this edge, which is retired.
     bool has_last GUARDED_BY(mutex) = false;
@@ -182,6 +213,7 @@ class Window {
   std::unique_ptr<InEdge> make_in_edge(const Initial& initial) const;
   Initial initial_of(std::span<const std::byte> value) const;
   Memory allocate_published() const;
+  void publish_locked(std::span<const std::byte> own) REQUIRES(own_mutex_);
 
   const WindowConfig config_;
   const std::function<Memory(std::size_t)> allocate_;
@@ -194,6 +226,7 @@ class Window {
   double p_ GUARDED_BY(own_mutex_) = 1.0;
   Memory published_memory_;
   PublishedValue published_;
+  std::optional<std::uint32_t> reserved_ GUARDED_BY(own_mutex_);
 };
 
 }  // namespace bluecomm

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/ipc_memory.h"
 #include "device/pinned_memory.h"
 #include "tests/check.h"
 
@@ -23,8 +24,11 @@ using device::CudaDriver;
 using device::CudaError;
 using device::CudaEvent;
 using device::CudaFunctions;
+using device::CudaIpcHandle;
 using device::CudaStream;
 using device::DeviceAddress;
+using device::ExportedMemory;
+using device::MappedMemory;
 using device::PinnedMemory;
 
 // A driver that writes its calls down and executes nothing but copies, at once. Device
@@ -154,6 +158,29 @@ CudaFunctions scripted_functions() {
                           CudaStream stream) {
     std::memcpy(reinterpret_cast<void*>(to), from, nbytes);
     return note("to_device", number_of(stream));
+  };
+  all.copy_on_device = [](DeviceAddress to, DeviceAddress from, std::size_t nbytes,
+                          CudaStream stream) {
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from),
+                nbytes);
+    return note("on_device", number_of(stream));
+  };
+  all.allocate = [](DeviceAddress* memory, std::size_t nbytes) {
+    *memory = 4096;
+    return note("allocate", std::to_string(nbytes));
+  };
+  all.free = [](DeviceAddress memory) { return note("free", std::to_string(memory)); };
+  all.ipc_export = [](CudaIpcHandle* handle, DeviceAddress memory) {
+    handle->bytes.fill('x');
+    return note("export", std::to_string(memory));
+  };
+  all.ipc_open = [](DeviceAddress* memory, CudaIpcHandle handle, unsigned flags) {
+    *memory = 8192;
+    return note("open",
+                std::string(handle.bytes.data(), 2) + " " + std::to_string(flags));
+  };
+  all.ipc_close = [](DeviceAddress memory) {
+    return note("close", std::to_string(memory));
   };
   all.error_name = [](int, const char** name) {
     *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
@@ -415,6 +442,48 @@ TEST(pinned_memory, is_freed_with_its_allocator) {
   CHECK_EQ(script.allocations, 1);
   block.reset();
   CHECK_EQ(script.allocations, 0);
+}
+
+TEST(cuda_device, shares_memory_in_whole_blocks_and_ends_it_once) {
+  const auto device = make_device();
+  script.calls.clear();
+  {
+    ExportedMemory exported(device, 5);
+    CHECK_EQ(exported.address(), 4096U);
+    MappedMemory mapped(device, exported.handle());
+    CHECK_EQ(mapped.address(), 8192U);
+    mapped.close();
+    exported.free();
+  }
+  const std::vector<std::string> expected{"allocate 2097152", "export 4096",
+                                          "open xx 1", "close 8192", "free 4096"};
+  CHECK(script.calls == expected);
+  CHECK_EQ(script.depth, 0);
+}
+
+TEST(cuda_device, memory_that_cannot_be_exported_is_freed) {
+  const auto device = make_device();
+  script.failures["export"] = 1;
+  script.calls.clear();
+  const std::string error = error_of([&] { const ExportedMemory memory(device, 5); });
+  CHECK(error.find("cuIpcGetMemHandle") != std::string::npos);
+  const std::vector<std::string> expected{"allocate 2097152", "export 4096",
+                                          "free 4096"};
+  CHECK(script.calls == expected);
+  script.failures["open"] = 1;
+  const std::string other = error_of([&] { const MappedMemory memory(device, {}); });
+  CHECK(other.find("cuIpcOpenMemHandle") != std::string::npos);
+}
+
+TEST(cuda_device, copies_between_devices_in_the_order_of_a_stream) {
+  const auto device = make_device();
+  script.calls.clear();
+  CopiedValues values;
+  device->copy_on_device(values.address(),
+                         reinterpret_cast<DeviceAddress>(values.host.data()), 4,
+                         stream_of(kUser));
+  CHECK(values.host == values.device);
+  CHECK_EQ(script.calls.at(0), "on_device 7");
 }
 
 }  // namespace

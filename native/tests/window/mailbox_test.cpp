@@ -239,5 +239,42 @@ TEST(mailbox, accumulating_against_taking_conserves_the_sum) {
   CHECK(sum == std::vector<double>(kCount, kRounds * (kRounds + 1) / 2.0));
 }
 
+// A value elsewhere: the slots of the mailbox have no bytes.
+TEST(mailbox, a_sum_in_two_steps_needs_the_pending_value) {
+  Pair pair(0);
+  CHECK(!pair.writer.pending());
+  const std::uint32_t first = pair.writer.back_slot();
+  pair.writer.publish_add({1.0, true});
+  const auto pending = pair.writer.pending();
+  CHECK(pending.has_value());
+  CHECK_EQ(pending->slot, first);
+  const std::uint32_t second = pair.writer.back_slot();
+  CHECK(second != first);
+  CHECK(pair.reader.next() == MailboxReader::Publication::kAdd);
+  CHECK(pair.writer.publish_sum(*pending, {2.0, true}));
+  // The slot of the earlier value is the writer's again.
+  CHECK_EQ(pair.writer.back_slot(), first);
+  CHECK(pair.reader.take_next() == MailboxReader::Publication::kAdd);
+  CHECK_EQ(pair.reader.front_slot(), second);
+  CHECK_EQ(pair.reader.p(), 3.0);
+}
+
+TEST(mailbox, a_sum_in_two_steps_fails_if_the_value_has_been_taken) {
+  Pair pair(0);
+  pair.writer.publish_put({});
+  const auto pending = pair.writer.pending();
+  const std::uint32_t front = pair.reader.front_slot();
+  CHECK(pair.reader.take_next() == MailboxReader::Publication::kSet);
+  CHECK_EQ(pair.reader.front_slot(), pending->slot);
+  CHECK(pair.reader.next() == MailboxReader::Publication::kNone);
+  const std::uint32_t back = pair.writer.back_slot();
+  CHECK(!pair.writer.publish_sum(*pending, {}));
+  CHECK_EQ(pair.writer.back_slot(), back);
+  pair.writer.publish_add({});
+  CHECK_EQ(pair.writer.back_slot(), front);
+  CHECK(pair.reader.take_next() == MailboxReader::Publication::kAdd);
+  CHECK_EQ(pair.reader.front_slot(), back);
+}
+
 }  // namespace
 }  // namespace bluecomm::test
