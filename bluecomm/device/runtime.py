@@ -30,6 +30,9 @@ class DeviceRuntime(Protocol):
     ) -> torch.Tensor:
         """Return an uninitialized tensor on a device, for the current stream."""
 
+    def at(self, address: int, nbytes: int, index: int) -> torch.Tensor:
+        """Return memory of a device, which the caller owns, as a tensor of bytes."""
+
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         """Return a context that makes the current stream current in any thread.
 
@@ -62,6 +65,18 @@ class DeviceRuntime(Protocol):
         """
 
 
+class _Bytes:
+    """Bytes of a device, in the form that torch takes without a copy."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
 class TorchRuntime(DeviceRuntime):
     """The devices of torch."""
 
@@ -80,6 +95,10 @@ class TorchRuntime(DeviceRuntime):
         return torch.empty(
             tuple(shape), dtype=dtype, device=torch.device("cuda", index)
         )
+
+    def at(self, address: int, nbytes: int, index: int) -> torch.Tensor:
+        device = torch.device("cuda", index)
+        return torch.as_tensor(_Bytes(address, nbytes), device=device)
 
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.stream(torch.cuda.current_stream(index))

@@ -25,7 +25,9 @@ from bluecomm.errors import BluecommError, CommunicationTimeout
 if TYPE_CHECKING:
     from bluecomm._native import (
         Completion,
+        ExportedMemory,
         Gate,
+        MappedMemory,
         NcclCall,
         NcclLibrary,
         NcclQueue,
@@ -225,6 +227,34 @@ class CudaStaging(Staging):
     def index(self) -> int:
         """Number of the device among those that the process sees."""
         return self._index
+
+    def export(self, nbytes: int) -> ExportedMemory:
+        """Return new memory of the device that other processes may map.
+
+        Raises:
+            RuntimeError: CUDA cannot allocate or export it.
+        """
+        return self._device.export_memory(nbytes)
+
+    def map(self, handle: bytes) -> MappedMemory:
+        """Map the memory that another process of this machine has exported.
+
+        Raises:
+            RuntimeError: CUDA cannot map it.
+        """
+        return self._device.map_memory(handle)
+
+    def at(self, address: int, nbytes: int) -> torch.Tensor:
+        """Return memory of the device, which the caller owns, as a tensor of bytes."""
+        return runtime.current_runtime().at(address, nbytes, self._index)
+
+    def copy(self, source: int, destination: int, nbytes: int) -> None:
+        """Copy between addresses of devices, in the order of the current stream.
+
+        Raises:
+            RuntimeError: CUDA has failed, or the stream captures a CUDA graph.
+        """
+        self._device.copy_on_device(source, destination, nbytes, self.current_stream())
 
     def make_nccl_queue(
         self, library: NcclLibrary, rank: int, *, awaits_device: bool

@@ -325,13 +325,18 @@ class Process:
                 # In a job that survives losses, the others go on without this rank.
                 survives = communicator.world.members.survives_losses
                 if serves and communicator.windows and not survives:
+                    for window in communicator.windows.values():
+                        window.unmap()  # this rank puts nothing more
                     all_finished = serve_until_all_finish(communicator)
         finally:  # also if Ctrl-C ends the wait
             self._communicator = None
             if communicator is not None:
                 self._was_shut_down = True
                 communicator.world.close(orderly=orderly)
-                if not all_finished:
+                if all_finished:
+                    for window in communicator.windows.values():
+                        window.free()
+                else:
                     self._left_windows.extend(communicator.windows.values())
                     self._left_windows.extend(communicator.windows_in_doubt)
                 communicator.windows.clear()

@@ -17,7 +17,9 @@ from bluecomm.ops.tensor import as_input
 from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
+from bluecomm.window.device_values import DeviceValues
 from bluecomm.window.live import LiveWindow, UnknownWindowError
+from bluecomm.window.placement import SlotPlacement
 
 __all__ = ["get_current_created_window_names", "win_create", "win_free"]
 
@@ -66,7 +68,7 @@ def win_create(
         value, word = as_input(tensor, "win_create", staged=True)
         _check_name(name)
         limit_s = comm.world.config.operation_timeout_s
-        value = values_on_host(value, "win_create", limit_s)
+        given, value = value, values_on_host(value, "win_create", limit_s)
     is_taken = name in comm.windows
     facts = {
         "name": name,
@@ -76,14 +78,22 @@ def win_create(
         "use of the name": "taken" if is_taken else "free",
     }
     # A rank on which an earlier call failed has counted fewer calls than the others.
-    counts = _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
-    number = max(counts.values())
+    placement = SlotPlacement(comm, given, is_taken=is_taken)
+    extra = comm.window_creations, placement.offer
+    try:
+        records = _compare(comm, "win_create", name, facts, timeout_s, extra)
+    except BaseException:
+        placement.withdraw()
+        raise
+    number = max(count for count, _ in records.values())
     if is_taken:
         _log.error(
             "win_create: a window %r exists already; call win_free for it first", name
         )
         return False
     comm.window_creations = number + 1
+    offers = {rank: offer for rank, (_, offer) in records.items()}
+    slots = placement.agree(name, offers, timeout_s)
 
     from bluecomm._native import Window
 
@@ -94,8 +104,9 @@ def win_create(
         name=name,
         rank=comm.rank,
         dtype=word,
-        address=value.data_ptr(),
-        nbytes=value.nbytes,
+        address=0 if slots else value.data_ptr(),
+        nbytes=0 if slots else value.nbytes,
+        nbytes_elsewhere=value.nbytes if slots else 0,
         in_neighbors=sorted(weights.src_ranks) if weights else [],
         out_neighbors=sorted(weights.dst_ranks) if weights else [],
         zero_init=zero_init,
@@ -103,6 +114,11 @@ def win_create(
         memory=comm.world.memory,
     )
     window = LiveWindow(name, comm, tensor, native)
+    if slots:
+        window.device = DeviceValues(
+            native, comm.rank, slots, None if zero_init else given.clone()
+        )
+        window.show()
     limit_s = window.timeout_s("win_create", timeout_s)
     comm.windows[name] = window
     window.start(
@@ -143,6 +159,8 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     names = sorted(comm.windows) if name is None else [name]
     with refusing(comm, "win_free", None, _FIRST):
         mine = [one for one in names if one in comm.windows]
+        for one in mine:
+            comm.windows[one].settle("win_free", timeout_s)
     busy = [one for one in mine if comm.windows[one].native.is_busy]
     facts = {"names": names}
     answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))
@@ -155,6 +173,7 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     freed = [comm.windows.pop(one) for one in mine]
     for window in freed:
         window.native.remove()
+        window.unmap()
     # Ranks that have not arrived here may still write to this memory, so it is kept
     # until all have.
     comm.windows_in_doubt.extend(freed)
@@ -162,6 +181,7 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     for window in freed:
         comm.windows_in_doubt.remove(window)
         window.native.release_removed()
+        window.free()
     lacking = [rank for rank, (theirs, _) in answers.items() if theirs != names]
     if lacking:
         raise UnknownWindowError(

@@ -50,13 +50,17 @@ def _win_get(
     sources = window.weights("win_get", "src_weights", src_weights, default)
     limit_s = window.timeout_s("win_get", timeout_s)
     window.show()
-    with_p = window.carries_p
 
     def start() -> Handle[bool]:
         return window.start(
             "win_get",
-            lambda kept, keep: window.native.get(
-                sources, with_p, limit_s, form.blocking, kept, keep
+            lambda kept, keep: window.get(
+                "win_get",
+                sources,
+                timeout_s=limit_s,
+                blocking=form.blocking,
+                kept=kept,
+                keep=keep,
             ),
             [],
             timeout_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
+from bluecomm.window.device_values import DeviceValues
 
 if TYPE_CHECKING:
     from bluecomm._native import Window
@@ -39,6 +40,7 @@ class LiveWindow:
         comm: Communicator of the ranks that have the window.
         tensor: The tensor given to ``win_create``, which holds the own value.
         native: The engine's window.
+        device: The values, if they are in memory of a device.
         has_p: Whether this window has p even if that is turned off for all windows.
         regrouped: Weights and neighbors since the last ``regroup``.
         shape: The tensor's shape in ``win_create``.
@@ -49,6 +51,7 @@ class LiveWindow:
     comm: Communicator
     tensor: torch.Tensor
     native: Window
+    device: DeviceValues | None = None
     has_p: bool = False
     regrouped: Weights | None = dataclasses.field(default=None, init=False)
     shape: torch.Size = dataclasses.field(init=False)
@@ -108,7 +111,9 @@ class LiveWindow:
     def as_value(
         self, tensor: torch.Tensor, operation: str, timeout_s: float | None = None
     ) -> torch.Tensor:
-        """Return a tensor as contiguous memory of the host that fits the window.
+        """Return a tensor as contiguous memory that fits the window.
+
+        It is memory of the host, or of the device that has the window's values.
 
         Raises:
             TypeError: The argument is not a tensor.
@@ -127,7 +132,71 @@ class LiveWindow:
                 f"{tuple(self.shape)} and type {self.dtype}, as given to win_create, "
                 f"got{own} {tuple(value.shape)} and {value.dtype}"
             )
-        return values_on_host(value, operation, self.timeout_s(operation, timeout_s))
+        if self.device is not None and staging_of(value) is staging_of(self.tensor):
+            return value
+        limit_s = self.timeout_s(operation, timeout_s)
+        value = values_on_host(value, operation, limit_s)
+        return value if self.device is None else self.as_result(value)
+
+    def put(
+        self,
+        operation: str,
+        source: torch.Tensor,
+        targets: list[tuple[int, float]],
+        *,
+        accumulates: bool,
+        timeout_s: float,
+        blocking: bool,
+        kept: dict[int, Any],
+        keep: Any,
+    ) -> int:
+        """Start a put or accumulate of a value that ``as_value`` has returned.
+
+        Returns:
+            Number of the request; 0 if it has ended.
+        """
+        with_p = self.carries_p
+
+        def submit(targets: Sequence[tuple[int, float]]) -> int:
+            return self.native.put(
+                source.data_ptr() if self.device is None else 0,
+                targets,
+                accumulates,
+                with_p,
+                timeout_s,
+                blocking,
+                kept,
+                keep,
+            )
+
+        if self.device is None:
+            return submit(targets)
+        if accumulates:
+            return self.device.accumulate(
+                source, targets, with_p, submit, operation, timeout_s
+            )
+        return self.device.put(source, targets, submit, operation, timeout_s)
+
+    def get(
+        self,
+        operation: str,
+        sources: list[tuple[int, float]],
+        *,
+        timeout_s: float,
+        blocking: bool,
+        kept: dict[int, Any],
+        keep: Any,
+    ) -> int:
+        """Start a get. Returns what ``put`` does."""
+
+        def submit() -> int:
+            return self.native.get(
+                sources, self.carries_p, timeout_s, blocking, kept, keep
+            )
+
+        if self.device is None:
+            return submit()
+        return self.device.get(sources, submit, operation, timeout_s)
 
     def empty_value(self) -> torch.Tensor:
         """Return uninitialized memory of the host for a value."""
@@ -157,7 +226,31 @@ class LiveWindow:
 
     def show(self) -> None:
         """Publish the own value for the neighbors that read it."""
-        self.native.publish(self.as_value(self.tensor, "win_get").data_ptr())
+        value = self.as_value(self.tensor, "win_get")
+        if self.device is None:
+            self.native.publish(value.data_ptr())
+        else:
+            limit_s = self.timeout_s("win_get", None)
+            self.device.publish(value, "win_get", limit_s)
+
+    def settle(self, operation: str, timeout_s: float | None) -> None:
+        """Wait until a device uses no memory of the window any more.
+
+        Raises:
+            CommunicationTimeout: It has not finished in time.
+        """
+        if self.device is not None:
+            self.device.settle(operation, self.timeout_s(operation, timeout_s))
+
+    def unmap(self) -> None:
+        """End the use of neighbors' memory; this rank's remains for them."""
+        if self.device is not None:
+            self.device.slots.unmap()
+
+    def free(self) -> None:
+        """Free this rank's memory on a device, which no other rank uses any more."""
+        if self.device is not None:
+            self.device.slots.free()
 
     def write(self, value: torch.Tensor) -> None:
         """Set the window's tensor to the value in contiguous memory of the host."""

@@ -114,15 +114,15 @@ def _start(
     def start(finish: Callable[[int], bool]) -> Handle[bool]:
         return window.start(
             operation,
-            lambda kept, keep: window.native.put(
-                source.data_ptr(),
+            lambda kept, keep: window.put(
+                operation,
+                source,
                 targets,
-                operation == "win_accumulate",
-                with_p,
-                limit_s,
-                form.blocking,
-                kept,
-                keep,
+                accumulates=operation == "win_accumulate",
+                timeout_s=limit_s,
+                blocking=form.blocking,
+                kept=kept,
+                keep=keep,
             ),
             KeptMemory(source, span(source)),
             timeout_s,

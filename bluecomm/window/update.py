@@ -130,6 +130,21 @@ def _update(
     mutex: contextlib.AbstractContextManager[None],
 ) -> torch.Tensor:
     own = window.as_value(window.tensor, "win_update")
+    if window.device is not None:
+        target = torch.empty_like(own) if clone else window.tensor
+        with mutex, torch.no_grad():
+            window.device.update(
+                own,
+                target,
+                self_weight,
+                weights,
+                resets=reset,
+                with_p=window.carries_p,
+                keeps=not clone,
+                operation="win_update",
+                limit_s=window.timeout_s("win_update", None),
+            )
+        return target
     result = window.empty_value() if clone else own
     with mutex:
         window.native.update(

@@ -1,4 +1,7 @@
-"""Windows whose tensors are on the fake's device, compared with those on the host."""
+"""Windows of the fake's tensors in memory of the host, compared with those of the host.
+
+``test_mapped_windows`` has windows in memory of the device.
+"""
 
 import pytest
 import torch
@@ -64,7 +67,8 @@ def expected():
 
 
 def test_values_are_those_of_the_host(expected, seed):
-    found = run_ranks_on_gpus(RANKS, use_all, inputs(), seed=seed)
+    staged = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
+    found = run_ranks_on_gpus(RANKS, use_all, inputs(), seed=seed, environment=staged)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 

@@ -54,6 +54,10 @@ class FakeRuntime:
         assert index == self.memory.ordinal
         return self.memory.empty(shape, dtype)
 
+    def at(self, address: int, nbytes: int, index: int) -> torch.Tensor:
+        assert index == self.memory.ordinal
+        return self.memory.at(address, nbytes)
+
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         assert index == self.memory.ordinal
         return _StreamContext(self.memory, self.memory.current_stream)
