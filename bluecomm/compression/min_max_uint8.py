@@ -71,8 +71,10 @@ class MinMaxUInt8(Codec):
     def start_encode(self, values: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
         """Encode values; see ``Codec.start_encode``. It waits for no GPU."""
         self._check("encode", values, into)
+        source = _readable_in_pairs(values.detach().float())
+        if values.dtype == torch.float32:
+            return self._start_pieces(source, into, _as_one_piece(source))
         chunks = -(-values.numel() // self.chunk)
-        source = values.detach().float()
         ranges = values.new_empty((chunks, 2), dtype=torch.float32)
         finite = self._kernels.start_check(
             "encode", chunks, source, into, ranges.view(-1), self.chunk
@@ -87,10 +89,12 @@ class MinMaxUInt8(Codec):
         """Decode bytes; see ``Codec.decode``."""
         self._check("decode", into, encoded)
         target = into.detach()
-        values = target if into.dtype == torch.float32 else target.float()
+        if into.dtype == torch.float32:
+            self.decode_pieces(encoded, target, _as_one_piece(into))
+            return
+        values = target.float()
         self._run("decode", encoded, values, into.dtype)
-        if values is not target:
-            target.copy_(values)
+        target.copy_(values)
 
     def add(
         self, encoded: torch.Tensor, into: torch.Tensor, alpha: float = 1.0
@@ -103,37 +107,40 @@ class MinMaxUInt8(Codec):
         self._check("add", into, encoded)
         self._run("add", encoded, into.detach(), into.dtype, alpha)
 
-    def encode_pieces(
+    def start_encode_pieces(
         self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
-    ) -> bool:
-        """Encode pieces in one call; see ``Codec.encode_pieces``."""
-        if not self._takes_pieces(values, layout):
-            return super().encode_pieces(values, into, layout)
-        share, stride, offset = layout
-        count = -(-values.numel() // share)
-        return self._kernels.check(
-            "encode_pieces",
-            count,
-            values.detach(),
-            into,
-            share,
-            stride,
-            offset,
-            self.chunk,
-        )
+    ) -> torch.Tensor:
+        """Encode pieces in one call; see ``Codec.start_encode_pieces``."""
+        if values.dtype != torch.float32:
+            return super().start_encode_pieces(values, into, layout)
+        return self._start_pieces(_readable_in_pairs(values.detach()), into, layout)
 
     def decode_pieces(
         self, encoded: torch.Tensor, into: torch.Tensor, layout: Pieces
     ) -> None:
         """Decode pieces in one call; see ``Codec.decode_pieces``."""
-        if layout.offset or not self._takes_pieces(into, layout):
+        if layout.offset or into.dtype != torch.float32:
             super().decode_pieces(encoded, into, layout)
             return
         share, stride, _ = layout
-        count = -(-into.numel() // share)
         self._kernels.run(
-            "decode_pieces", count, encoded, into.detach(), share, stride, self.chunk
+            *("decode_pieces", self._chunks_in(into, share), encoded, into.detach()),
+            *(share, stride, self.chunk),
         )
+
+    def _start_pieces(
+        self, values: torch.Tensor, into: torch.Tensor, layout: Pieces
+    ) -> torch.Tensor:
+        """Encode pieces of float32 in one call; see ``start_encode``."""
+        share, stride, offset = layout
+        return self._kernels.start_check(
+            *("encode_pieces", self._chunks_in(values, share), values, into),
+            *(share, stride, offset, self.chunk),
+        )
+
+    def _chunks_in(self, values: torch.Tensor, share: int) -> int:
+        """Return the number of chunks, as if all pieces were as long as the first."""
+        return -(-values.numel() // max(1, share)) * -(-share // self.chunk)
 
     def combine(
         self,
@@ -159,13 +166,6 @@ class MinMaxUInt8(Codec):
             float(divisor),
             self.chunk,
         )
-
-    def _takes_pieces(self, values: torch.Tensor, layout: Pieces) -> bool:
-        """Return whether one call for all pieces is possible, and the faster way."""
-        # A call shares pieces out among threads, and not their chunks.
-        pieces = -(-values.numel() // layout.share)
-        is_shared = layout.share <= self.chunk or torch.get_num_threads() <= pieces
-        return is_shared and not is_on_gpu(values) and values.dtype == torch.float32
 
     def _run(
         self,
@@ -196,3 +196,14 @@ class MinMaxUInt8(Codec):
         """Return the extremes in the heads, as bytes; shape ``(chunks, nbytes)``."""
         size = (chunks, 2 * dtype.itemsize)
         return encoded.as_strided(size, (stride_of(self.chunk), 1))
+
+
+def _readable_in_pairs(values: torch.Tensor) -> torch.Tensor:
+    """Return float32 values of which a GPU can read two at once."""
+    if is_on_gpu(values) and values.data_ptr() % 8:
+        return values.clone()
+    return values
+
+
+def _as_one_piece(values: torch.Tensor) -> Pieces:
+    return Pieces(max(1, values.numel()), 0)

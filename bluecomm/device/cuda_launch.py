@@ -1,9 +1,14 @@
-"""Launches kernels of ``numba.cuda``: a block of threads for each chunk."""
+"""Launches kernels of ``numba.cuda``: a block of threads for each chunk.
+
+docs/notes/codec-kernels.md says which facts about Numba this relies on.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import warnings
 from typing import Any
 
 import torch
@@ -13,8 +18,14 @@ cuda: Any = importlib.import_module("numba.cuda")
 
 # Threads of a block. A kernel works with any number of them.
 _THREADS = 256
+# Threads of a block that walks over chunks: the most that a block can have, so that
+# one block can keep a multiprocessor busy.
+_WALKING_THREADS = 1024
+# Multiprocessors of the simulator.
+_SIMULATED = 2
 
 
+@functools.cache
 def why_not() -> str | None:
     """Return why kernels cannot be compiled and run, or ``None`` if they can."""
     try:
@@ -27,11 +38,22 @@ def why_not() -> str | None:
 
 
 def launch(
-    kernel: Any, chunks: int, arguments: tuple[torch.Tensor | float, ...]
+    kernel: Any,
+    chunks: int,
+    arguments: tuple[torch.Tensor | float, ...],
+    *,
+    walks: bool = False,
 ) -> None:
     """Start a kernel on the current stream of torch, and do not wait for its end.
 
     All tensors are on one device: the CPU only under Numba's simulator.
+
+    Args:
+        kernel: The kernel.
+        chunks: Number of chunks.
+        arguments: The arguments of the kernel.
+        walks: Whether a block works on many chunks. There is then a block for each
+            multiprocessor, at most.
 
     Raises:
         RuntimeError: Numba finds no GPU that it can use.
@@ -46,19 +68,41 @@ def launch(
     device = next(one.device for one in arguments if isinstance(one, torch.Tensor))
     stream: Any = 0
     context: Any = contextlib.nullcontext()
+    processors = _SIMULATED
     if device.type == "cuda":
-        pointer = torch.cuda.current_stream(device).cuda_stream
         context = cuda.gpus[device.index]
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    shape = (min(chunks, processors), _WALKING_THREADS) if walks else (chunks, _THREADS)
     with context:
         if device.type == "cuda":
-            # Numba takes 0 for its own default stream, as torch does.
-            stream = cuda.external_stream(pointer) if pointer else 0
+            pointer = torch.cuda.current_stream(device).cuda_stream
+            stream = _stream_of(device.index, pointer)
         arrays = [
             _array_of(one) if isinstance(one, torch.Tensor) else one
             for one in arguments
         ]
-        kernel[chunks, _THREADS, stream](*arrays)
+        _configure(kernel, *shape, stream)
+        kernel[(*shape, stream)](*arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream_of(index: int, pointer: int) -> Any:
+    """Return Numba's object for a stream of a device, whose context is current."""
+    # Numba's own default, 0, depends on its settings.
+    return cuda.external_stream(pointer) if pointer else cuda.legacy_default_stream()
+
+
+@functools.lru_cache(maxsize=128)
+def _configure(kernel: Any, blocks: int, threads: int, stream: Any) -> None:
+    """Let Numba remember how a kernel is launched, and say nothing."""
+    with warnings.catch_warnings():
+        # A bucket may have few chunks, and Numba then warns that the GPU has more room.
+        warnings.simplefilter("ignore")
+        kernel[blocks, threads, stream]
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
-    return cuda.as_cuda_array(tensor) if tensor.is_cuda else tensor.numpy()
+    if not tensor.is_cuda:
+        return tensor.numpy()
+    # The tensor is used on the stream of the launch, which is the current one.
+    return cuda.as_cuda_array(tensor, sync=False)

@@ -57,7 +57,8 @@ class DeviceRuntime(Protocol):
         Args:
             module: Name of the kernel's module.
             kernel: Its name.
-            blocks: Number of blocks of threads.
+            blocks: Number of blocks of threads. Kernels in the set ``WALKING`` of their
+                module may get fewer of them.
             arguments: Its arguments. All tensors are on one device.
 
         Raises:
@@ -124,13 +125,14 @@ class TorchRuntime(DeviceRuntime):
             # Numba takes half a second to load, which programs without codecs save.
             from bluecomm.device.cuda_launch import launch
 
-            found = getattr(importlib.import_module(module), kernel)
+            loaded = importlib.import_module(module)
         except ImportError as error:
             raise RuntimeError(
                 "codecs need numba.cuda for CUDA tensors, and it cannot be imported "
                 f"({error}); install numba-cuda, or call cpu() first"
             ) from error
-        launch(found, blocks, arguments)
+        walks = kernel in getattr(loaded, "WALKING", ())
+        launch(getattr(loaded, kernel), blocks, arguments, walks=walks)
 
 
 _current: DeviceRuntime = TorchRuntime()

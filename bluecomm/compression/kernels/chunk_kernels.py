@@ -22,8 +22,9 @@ class ChunkKernels:
 
     * A kernel for CPUs takes the first chunk and the end of its share of the chunks.
       If ``check`` runs it, it returns whether all is well with them.
-    * A kernel for GPUs works on the chunk of its block. If ``check`` runs it, it takes
-      an array with a 1 for each chunk, and writes a 0 where something is wrong.
+    * A kernel for GPUs works on the chunk of its block, or on many of them. If
+      ``check`` runs it, it takes an array with True for each chunk, and writes False
+      where something is wrong.
 
     The names of the two modules differ in their ends, ``_cpu`` and ``_cuda``. The
     second one is imported when a kernel for GPUs runs.
@@ -58,9 +59,9 @@ class ChunkKernels:
         if not self._is_for_cuda(arguments):
             return torch.tensor(self._share_out(name, chunks, *arguments))
         first = next(one for one in arguments if isinstance(one, torch.Tensor))
-        well = first.new_ones(chunks, dtype=torch.uint8)
+        well = first.new_ones(chunks, dtype=torch.bool)
         self._launch(name, chunks, *arguments, well)
-        return well.all().bool()
+        return well.all()
 
     @staticmethod
     def _is_for_cuda(arguments: tuple[torch.Tensor | float, ...]) -> bool:

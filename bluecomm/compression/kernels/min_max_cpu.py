@@ -98,33 +98,36 @@ def add(data, into, ranges, chunk, alpha, first, end):  # type: ignore[no-untype
 def encode_pieces(  # type: ignore[no-untyped-def]
     values, out, share, stride, offset, chunk, first, end
 ):
-    """Encode the pieces ``first`` to ``end``, and return whether all are finite.
+    """Encode the chunks ``first`` to ``end``, and return whether all are finite.
 
     A piece has ``share`` values, and the last one what is left. The bytes of piece
-    ``k``, heads included, begin at ``k * stride + offset``.
+    ``k``, heads included, begin at ``k * stride + offset``. The chunks of all pieces
+    are numbered one after the other, as if all pieces were as long as the first one.
     """
     finite = True
-    for piece in range(first, end):
+    per_piece = (share + chunk - 1) // chunk
+    for number in range(first, end):
+        piece, place = number // per_piece, number % per_piece
         part = values[piece * share : (piece + 1) * share]
-        start = piece * stride + offset
-        for begin in range(0, part.size, chunk):
-            some = part[begin : begin + chunk]
+        some = part[place * chunk : (place + 1) * chunk]
+        if some.size:
+            start = piece * stride + offset + place * _stride_of(chunk)
             finite &= _encode_chunk(some, out[start : start + _stride_of(some.size)])
-            start += _stride_of(some.size)
     return finite
 
 
 @compiled("void(uint8[::1], float32[::1], int64, int64, int64, int64, int64)")
 def decode_pieces(data, into, share, stride, chunk, first, end):  # type: ignore[no-untyped-def]
-    """Decode the pieces ``first`` to ``end``, which lie as for ``encode_pieces``."""
-    for piece in range(first, end):
+    """Decode the chunks ``first`` to ``end``, which lie as for ``encode_pieces``."""
+    per_piece = (share + chunk - 1) // chunk
+    for number in range(first, end):
+        piece, place = number // per_piece, number % per_piece
         part = into[piece * share : (piece + 1) * share]
-        start = piece * stride
-        for begin in range(0, part.size, chunk):
-            some = part[begin : begin + chunk]
+        some = part[place * chunk : (place + 1) * chunk]
+        if some.size:
+            start = piece * stride + place * _stride_of(chunk)
             code = data[start : start + _stride_of(some.size)]
             decode(code, some, code[:8].view(np.float32), chunk, 0, 1)
-            start += _stride_of(some.size)
 
 
 @compiled(

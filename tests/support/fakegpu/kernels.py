@@ -19,6 +19,8 @@ from tests.support.fakegpu.tensors import DeviceMemory
 _WRITTEN = {
     ("min_max", "encode"): (1, 2),
     ("min_max", "decode"): (1,),
+    ("min_max", "encode_pieces"): (1,),
+    ("min_max", "decode_pieces"): (1,),
     ("scaled_sign", "encode"): (1, 2),
     ("scaled_sign", "decode"): (2,),
     ("e3m0", "encode"): (1, 2),

@@ -23,6 +23,7 @@ from bluecomm.compression import (
     TopK,
     top_k,
 )
+from bluecomm.compression.codec import Pieces
 from bluecomm.compression.kernels.chunk_kernels import ChunkKernels
 from bluecomm.device import cuda_launch
 from tests.unit.bluecomm.compression import (
@@ -86,13 +87,19 @@ def use_cuda_kernels(patched, modules):
     """Let codecs run the kernels for GPUs, and note which."""
     launch = cuda_launch.launch
 
-    def noted(kernel, chunks, arguments):
+    def noted(kernel, chunks, arguments, *, walks):
         assert kernel.__module__.rpartition(".")[2] in modules
         launched.append(kernel.__name__)
-        launch(kernel, chunks, arguments)
+        launch(kernel, chunks, arguments, walks=walks)
 
     patched.setattr(cuda_launch, "launch", noted)
     patched.setattr(ChunkKernels, "_is_for_cuda", staticmethod(lambda _: True))
+
+
+def use_threads(patched, count):
+    """Let blocks have so many threads, but at most 16 if they wait for each other."""
+    patched.setattr(cuda_launch, "_THREADS", count)
+    patched.setattr(cuda_launch, "_WALKING_THREADS", min(count, 16))
 
 
 def check_finite(codec, values, oracle):
@@ -158,6 +165,24 @@ def check_random_k(patched):
     assert set(launched) == {"draw"}
 
 
+def in_pieces():
+    """Return the codes and values of pieces, whose chunks begin anywhere."""
+    codec = MinMaxUInt8(11)
+    layout = Pieces(25, 40 + codec.encoded_nbytes(25, torch.float32), 40)
+    found = []
+    for bad in (None, 30, 96):
+        values = torch.linspace(-1, 2, 97)
+        if bad is not None:
+            values[bad] = math.nan
+        codes = torch.full((4 * layout.stride,), 7, dtype=torch.uint8)
+        well = codec.start_encode_pieces(values, codes, layout)
+        assert bool(well) is (bad is None)
+        back = torch.zeros(97)
+        codec.decode_pieces(codes[40:], back, layout._replace(offset=0))
+        found += [codes, back.view(torch.int32)]
+    return found
+
+
 def cpu_results(codec, bad, dtype, position):
     values = torch.linspace(-1, 2, 97).to(dtype)
     values[position] = bad
@@ -186,12 +211,12 @@ def main():
         with pytest.MonkeyPatch.context() as patched:
             use_cuda_kernels(patched, modules)
             # Fewer threads than values, lanes and bytes, so that all loops are needed.
-            patched.setattr(cuda_launch, "_THREADS", 3)
+            use_threads(patched, 3)
             for values in inputs():
                 check_finite(codec, values, oracle)
             for one, expected in zip(bad_cases, on_cpu, strict=True):
                 check_not_finite(codec, expected, *one)
-            patched.setattr(cuda_launch, "_THREADS", 64)
+            use_threads(patched, 64)
             check_finite(codec, next(inputs()), oracle)
             check_finite(codec, np.linspace(-3, 2, 97, dtype=np.float32), oracle)
             check_finite(codec, zeros, lambda _, known=zeros_on_cpu: known)
@@ -201,15 +226,23 @@ def main():
         expected = {"encode", "decode"}
         if isinstance(codec, QuantizedTopK):
             expected |= {"quantize", "restore"}
+        if isinstance(codec, MinMaxUInt8):
+            expected |= {"encode_pieces", "decode_pieces"}
         assert set(launched) == expected
         print(codec.name, len(launched))
+    expected = in_pieces()
+    with pytest.MonkeyPatch.context() as patched:
+        use_cuda_kernels(patched, ["min_max_cuda"])
+        use_threads(patched, 3)
+        found = in_pieces()
+    assert all(map(torch.equal, found, expected))
     for check in (check_top_k, check_random_k):
         name = check.__name__.removeprefix("check_")
         importlib.import_module(f"bluecomm.compression.kernels.{name}_cuda")
         launched.clear()
         with pytest.MonkeyPatch.context() as patched:
             use_cuda_kernels(patched, [f"{name}_cuda"])
-            patched.setattr(cuda_launch, "_THREADS", 3)
+            use_threads(patched, 3)
             check(patched)
         print(name, len(launched))
 
