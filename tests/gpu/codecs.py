@@ -12,6 +12,7 @@ from bluecomm.compression import (
     ScaledSign,
     TopK,
 )
+from bluecomm.compression.codec import Pieces
 from tests.gpu.compare import compare_bodies
 from tests.gpu.job import STAGED, Check, Job
 from tests.gpu.targets import ROUNDS, medians
@@ -46,9 +47,24 @@ def encode_and_decode(
     return found
 
 
+def encode_pieces(values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what MinMaxUInt8 makes of pieces whose chunks begin at any value."""
+    codec, offset = MinMaxUInt8(501), 40
+    share = values.numel() // 3 | 1
+    stride = offset + codec.encoded_nbytes(share, torch.float32)
+    # An address that is no multiple of 8.
+    given, layout = values[1:], Pieces(share, stride, offset)
+    codes = torch.zeros(4 * stride, dtype=torch.uint8)
+    assert codec.encode_pieces(given, codes, layout)
+    back = torch.zeros(given.numel())
+    codec.decode_pieces(codes[offset:], back, layout._replace(offset=0))
+    return {"bytes of pieces": codes, "values of pieces": back}
+
+
 def bits(job: Job) -> str:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(1_000_003 if job.is_real else 5_003, generator=generator)
+    compare_bodies(job, 1, [encode_pieces], values, environment=STAGED, rtol=0, atol=0)
     # The fake runs no kernels on tensors that TopK makes itself.
     names = [name for name in KINDS if job.is_real or name != "TopK"]
     return compare_bodies(
