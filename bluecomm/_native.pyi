@@ -298,12 +298,15 @@ class NcclQueue(FailureWatcher):
         group: NcclGroup,
         sends: Sequence[tuple[int, int, int]],
         receives: Sequence[tuple[int, int, int]],
+        compares_sizes: bool = False,
         stream: int,
         limit_s: float,
     ) -> NcclCall:
         """Return the draft of messages between members; see ``make_call``.
 
-        A message is a member, an address and a number of bytes.
+        A message is a member, an address and a number of bytes. With
+        ``compares_sizes`` the call is a mismatch on all members if one of them expects
+        another number of bytes than its peer sends.
         """
 
     def enter(self, draft: NcclCall, group: NcclGroup) -> NcclCall:

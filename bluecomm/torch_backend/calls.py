@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import os
@@ -15,14 +16,20 @@ from torch._C._distributed_c10d import DebugLevel, get_debug_level
 from bluecomm.device.staging import Staging, staging_of, wait_on_host
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.refusal import refuse, told
-from bluecomm.ops.tensor import span
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.ops.tensor import dtype_word, span
+from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call, Span
 from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
-from bluecomm.torch_backend.device_call import Facts, begin, device_call
+from bluecomm.torch_backend.device_call import (
+    Facts,
+    begin,
+    check_source,
+    device_call,
+    message_call,
+)
 from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
 from bluecomm.torch_backend.other_backends import OtherBackends
 from bluecomm.torch_backend.staged import Destination, stage, staging_for
@@ -56,6 +63,12 @@ class GroupCalls:
         self._calls = 0
         self._sequence = 0
         self._compares_shapes = get_debug_level() == DebugLevel.DETAIL
+        # Numbers of the latest messages through NCCL, by their ends and tag.
+        self._messages: collections.Counter[tuple[int, int, int]] = (
+            collections.Counter()
+        )
+        # Copies the tensors of the latest call that had some on a device.
+        self._device: Staging | None = None
         # The work of the calls between the two hooks of Coalescing.
         self._collected: GroupWork | None = None
         shares = communicator.world.config.share_ddp_buckets
@@ -176,6 +189,7 @@ class GroupCalls:
                 Facts(kind, dtype, shape, parameters),
                 source,
                 destination,
+                parts,
                 finish,
             )
             if on_device is not None:
@@ -211,7 +225,59 @@ class GroupCalls:
         elif destination is not None:
             tensors += destination
         bound: torch.device | None = getattr(self, "bound_device_id", None)
-        return staging_for(kind, self._comm.world, tensors, bound)
+        staging = staging_for(kind, self._comm.world, tensors, bound)
+        self._device = staging or self._device
+        return staging
+
+    def _message(
+        self,
+        kind: str,
+        tensor: torch.Tensor,
+        peer: int,
+        tag: int,
+        finish: Callable[[int], None] = done,
+    ) -> Call[None]:
+        """Return a call that sends or receives contiguous memory.
+
+        Args:
+            kind: ``send`` or ``recv``.
+            tensor: The memory, which may be on a device.
+            peer: The other member; below 0 for a receive from any.
+            tag: Tag of the message.
+            finish: End of the call.
+
+        Raises:
+            RuntimeError: A receive from any member would have to go through NCCL.
+            ValueError: The memory is on a wrong device.
+        """
+        comm, sends, dtype = self._comm, kind == "send", dtype_word(tensor.dtype, kind)
+        given = (tensor, None) if sends else (None, tensor)
+        staging = self._staging_for(kind, *given)
+        if staging is not None and peer < 0:
+            check_source(comm, staging, kind)
+        elif staging is not None:
+            ends = (comm.rank, peer) if sends else (peer, comm.rank)
+            through_nccl = message_call(comm, staging, tensor, dtype, *ends, finish)
+            if through_nccl is not None:
+                sender, receiver = (comm.ranks[one] for one in ends)
+                self._messages[(*ends, tag)] += 1
+                number = self._messages[(*ends, tag)] % _NAMES
+                through_nccl.name = (
+                    f"message {number} of tag {tag} from rank {sender} to rank "
+                    f"{receiver}, between GPUs"
+                )
+                return through_nccl
+        call = self._call(
+            kind,
+            dtype,
+            (tensor.numel(),),
+            *given,
+            parameters=parameters(peer=peer, tag=tag),
+            finish=finish,
+        )
+        other = "any rank" if peer < 0 else f"rank {comm.ranks[peer]}"
+        call.name = f"{'to' if sends else 'from'} {other}, tag {tag}"
+        return call
 
     def _run(
         self,
@@ -282,7 +348,7 @@ class GroupCalls:
             call.gate = None
 
         def start() -> list[Handle[None]]:
-            return [self._comm.start(call)]
+            return [begin(self._comm, call)]
 
         if self._flight is None:
             return self._launch(operation, start, tensors, waits=False)
@@ -291,7 +357,7 @@ class GroupCalls:
             self._name,
             self._description,
             ranks,
-            call.kind,
+            "send" if source == self._comm.rank else "recv",
             [call],
             Message(None if source < 0 else ranks[source], ranks[destination], tag),
         )
@@ -329,6 +395,7 @@ class GroupCalls:
         """Count the collectives of new members."""
         with self._counting:
             self._calls = self._sequence = 0
+            self._messages.clear()
 
     def _count(self) -> tuple[str, int]:
         """Count a collective; return its first operation's name, and its number."""

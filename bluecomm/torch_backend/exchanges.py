@@ -30,9 +30,19 @@ _GATHER = c10d.AllgatherOptions()
 class Exchanges(GroupCalls):
     """Methods for all_gather, gather, all_to_all and barrier."""
 
+    @collective("barrier")
     def barrier(self, opts: Any) -> GroupWork | None:
-        """Wait until all ranks of the group have called this."""
+        """Wait until all ranks of the group have called this.
+
+        If the group has had tensors on a GPU, the GPUs have then also finished what was
+        on the current streams when the ranks called, as with torch's own NCCL.
+        """
         call = self._call("barrier", "uint8", (0,), None, None)
+        if self._device is not None and (point := self._device.point()) is not None:
+            from bluecomm._native import Gate
+
+            assert isinstance(point, Gate)
+            call.gate = point
         return self._run("barrier", [call], opts, [])
 
     @collective("allgather")

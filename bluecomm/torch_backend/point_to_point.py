@@ -7,8 +7,6 @@ import datetime
 import torch
 
 from bluecomm.ops.monitored_barrier import monitored_barrier
-from bluecomm.ops.tensor import dtype_word
-from bluecomm.runtime import parameters
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
@@ -34,15 +32,7 @@ class PointToPoint(GroupCalls):
         operation = "send"
         self._check_rank(operation, dst)
         source = as_input(tensor, operation)
-        call = self._call(
-            "send",
-            dtype_word(source.dtype, "send"),
-            (source.numel(),),
-            source,
-            None,
-            parameters=parameters(peer=dst, tag=tag),
-        )
-        call.name = f"to rank {self._comm.ranks[dst]}, tag {tag}"
+        call = self._message("send", source, dst, tag)
         return self._run_message(operation, call, tensors, tag, self._comm.rank, dst)
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork | None:
@@ -89,17 +79,7 @@ class PointToPoint(GroupCalls):
             )
             senders.append(sender)
 
-        call = self._call(
-            "recv",
-            dtype_word(memory.dtype, "recv"),
-            (memory.numel(),),
-            None,
-            memory,
-            parameters=parameters(peer=src, tag=tag),
-            finish=finish,
-        )
-        sender = "any rank" if src == _ANY_SOURCE else f"rank {members[src]}"
-        call.name = f"from {sender}, tag {tag}"
+        call = self._message("recv", memory, src, tag, finish)
         work = self._run_message(operation, call, tensors, tag, src, self._comm.rank)
         if work is not None:
             work.senders = senders

@@ -108,11 +108,13 @@ std::vector<device::NcclMessage> to_messages(const std::vector<PyMessage>& given
 std::shared_ptr<NcclCall> make_exchange(NcclQueue& self, const NcclGroup& group,
                                         const std::vector<PyMessage>& sends,
                                         const std::vector<PyMessage>& receives,
-                                        std::uintptr_t stream, double limit_s) {
+                                        bool compares_sizes, std::uintptr_t stream,
+                                        double limit_s) {
   NcclWork work;
   work.function = NcclWork::Function::kExchange;
   work.sends = to_messages(sends, "sends", group.size());
   work.receives = to_messages(receives, "receives", group.size());
+  work.compares_sizes = compares_sizes;
   const ReleaseGil unlocked;
   return self.make_call(group, work, reinterpret_cast<device::CudaStream>(stream),
                         NcclCall::Limit(limit_s));
@@ -205,7 +207,8 @@ void register_nccl(py::module_& module) {
       .def("make_reduction", &make_reduction, py::kw_only(), arg("group"),
            arg("reductions"), arg("dtype"), arg("op"), arg("stream"), arg("limit_s"))
       .def("make_exchange", &make_exchange, py::kw_only(), arg("group"), arg("sends"),
-           arg("receives"), arg("stream"), arg("limit_s"))
+           arg("receives"), arg("compares_sizes") = false, arg("stream"),
+           arg("limit_s"))
       .def("enter", &NcclQueue::enter, arg("draft"), arg("group"),
            py::call_guard<ReleaseGil>())
       .def("forget_group", &NcclQueue::forget_group, arg("id"),

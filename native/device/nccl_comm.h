@@ -46,6 +46,9 @@ struct NcclWork {
   std::vector<NcclReduction> reductions;  // kReduce
   std::vector<NcclMessage> sends;         // kExchange, as the next one
   std::vector<NcclMessage> receives;
+  // kExchange: whether the members compare the bytes of each message, because the
+  // fingerprint of the operation does not tell that they are equal.
+  bool compares_sizes = false;
 };
 
 // Returns the function's name, such as "NCCL_ALLREDUCE".

@@ -12,7 +12,8 @@ namespace bluecomm::device {
 namespace {
 
 // The part that all offers have. The peers of an exchange follow: a bit for each member
-// to which this one sends, and one for each from which it receives.
+// to which this one sends, and one for each from which it receives. If sizes are
+// compared, a number of bytes takes the place of each bit, so the offer is longer.
 struct Offer {
   std::int32_t rank = 0;
   std::int32_t version = 0;  // of NCCL
@@ -20,6 +21,9 @@ struct Offer {
 };
 
 std::size_t peers_nbytes(std::size_t members) { return (members + 7) / 8; }
+std::size_t sizes_nbytes(std::size_t members) {
+  return members * sizeof(std::uint64_t);
+}
 
 void add_peers(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& messages,
                std::size_t nbytes) {
@@ -29,6 +33,16 @@ void add_peers(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& me
     const auto peer = static_cast<std::size_t>(one.peer);
     bytes[begin + peer / 8] |= std::byte{1} << (peer % 8);
   }
+}
+
+void add_sizes(std::vector<std::byte>& bytes, const std::vector<NcclMessage>& messages,
+               std::size_t members) {
+  std::vector<std::uint64_t> sizes(members);
+  for (const NcclMessage& one : messages) {
+    sizes.at(static_cast<std::size_t>(one.peer)) += one.nbytes;
+  }
+  const auto* const begin = reinterpret_cast<const std::byte*>(sizes.data());
+  bytes.insert(bytes.end(), begin, begin + sizes_nbytes(members));
 }
 
 bool has_peer(std::span<const std::byte> bits, std::size_t peer) {
@@ -103,6 +117,32 @@ void check_peers(std::span<const std::byte> offers, std::size_t nbytes) {
   }
 }
 
+// Throws unless each member receives as many bytes as the other one sends to it.
+void check_sizes(std::span<const std::byte> offers, std::size_t nbytes) {
+  const std::size_t members = offers.size() / nbytes;
+  const std::size_t width = sizes_nbytes(members);
+  const auto size_of = [&](std::size_t member, std::size_t table, std::size_t peer) {
+    std::uint64_t size = 0;
+    const std::size_t begin = member * nbytes + sizeof(Offer) + table * width;
+    std::memcpy(&size, offers.subspan(begin + peer * sizeof size).data(), sizeof size);
+    return size;
+  };
+  const auto rank_of = [&](std::size_t member) {
+    return "rank " + std::to_string(offer_of(offers, nbytes, member).rank);
+  };
+  for (std::size_t from = 0; from < members; ++from) {
+    for (std::size_t to = 0; to < members; ++to) {
+      const std::uint64_t sent = size_of(from, 0, to);
+      const std::uint64_t received = size_of(to, 1, from);
+      if (sent == received) continue;
+      throw std::invalid_argument(
+          rank_of(from) + " sends " + std::to_string(sent) + " bytes to " +
+          rank_of(to) + ", which expects " + std::to_string(received) +
+          " bytes from it; pass tensors of the same type and size on both");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::byte> make_nccl_offer(int rank, int version, const std::string& device,
@@ -114,16 +154,21 @@ std::vector<std::byte> make_nccl_offer(int rank, int version, const std::string&
   std::vector<std::byte> bytes(sizeof offer);
   std::memcpy(bytes.data(), &offer, sizeof offer);
   if (work.function == NcclWork::Function::kExchange) {
-    const std::size_t nbytes = peers_nbytes(static_cast<std::size_t>(members));
-    add_peers(bytes, work.sends, nbytes);
-    add_peers(bytes, work.receives, nbytes);
+    const auto count = static_cast<std::size_t>(members);
+    const auto add = work.compares_sizes ? add_sizes : add_peers;
+    const std::size_t width = work.compares_sizes ? count : peers_nbytes(count);
+    add(bytes, work.sends, width);
+    add(bytes, work.receives, width);
   }
   return bytes;
 }
 
 void check_nccl_offers(std::span<const std::byte> offers, std::size_t nbytes) {
   check_versions(offers, nbytes);
-  if (nbytes > sizeof(Offer)) check_peers(offers, nbytes);
+  if (nbytes == sizeof(Offer)) return;
+  const bool has_sizes =
+      nbytes == sizeof(Offer) + 2 * sizes_nbytes(offers.size() / nbytes);
+  (has_sizes ? check_sizes : check_peers)(offers, nbytes);
 }
 
 }  // namespace bluecomm::device

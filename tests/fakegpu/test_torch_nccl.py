@@ -163,7 +163,8 @@ def test_collectives_go_through_nccl(expected, seed, tmp_path):
     torch.testing.assert_close([results for results, _ in found], expected[run_all])
     for _, kinds in found:
         assert kinds == [
-            *("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
+            *("allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce"),
+            *("reducescatter", "scatter"),
         ]
 
 

@@ -87,6 +87,43 @@ def all_to_all_single(x: Tensor) -> Tensor:
     return output
 
 
+def all_to_all_uneven(x: Tensor) -> list[Tensor]:
+    rank = dist.get_rank()
+    parts = [torch.zeros(rank + other, 5) for other in range(RANKS)]
+    dist.all_to_all(parts, [x[: rank + other] for other in range(RANKS)])
+    return parts
+
+
+def all_to_all_single_uneven(x: Tensor) -> Tensor:
+    # Rank 0 has nothing for itself.
+    rank = dist.get_rank()
+    counts = [rank + other for other in range(RANKS)]
+    output = torch.zeros(sum(counts), 5)
+    source = torch.cat([x[:count] for count in counts])
+    dist.all_to_all_single(output, source, counts, counts)
+    return output
+
+
+def all_gather_uneven(x: Tensor) -> list[Tensor]:
+    parts = [torch.zeros(2 * rank, 5) for rank in range(RANKS)]
+    dist.all_gather(parts, x[: 2 * dist.get_rank()])
+    return parts
+
+
+def rows_coalesced(x: Tensor) -> list[Tensor]:
+    """Gather and scatter two tensors in one call each."""
+    gathered = [torch.zeros(RANKS * 6, 5), torch.zeros(RANKS * 2, 5)]
+    with dist._coalescing_manager():
+        dist.all_gather_into_tensor(gathered[0], x)
+        dist.all_gather_into_tensor(gathered[1], x[:2])
+    scattered = [torch.zeros(2, 5), torch.zeros(5)]
+    with dist._coalescing_manager(async_ops=True) as works:
+        dist.reduce_scatter_tensor(scattered[0], x)
+        dist.reduce_scatter_tensor(scattered[1], x[:3])
+    works.wait()
+    return [one * 2 for one in [*gathered, *scattered]]
+
+
 def all_gather_single(x: Tensor) -> Tensor:
     output = torch.zeros(RANKS * 6, 5)
     dist.all_gather_into_tensor(output, x)
@@ -139,6 +176,35 @@ def ring(x: Tensor) -> Tensor:
     return received * 2
 
 
+def both_ways(x: Tensor) -> list[Tensor]:
+    """Send to each rank before anything is received, in orders that differ."""
+    rank = dist.get_rank()
+    others = [(rank + i) % RANKS for i in range(1, RANKS)]
+    received = [torch.zeros_like(x) for _ in range(2 * len(others))]
+    works = [dist.isend(x + tag, one, tag=tag) for one in others for tag in range(2)]
+    for i, one in enumerate(others[::-1]):
+        works += [
+            dist.irecv(received[2 * i + tag], one, tag=tag) for tag in reversed(range(2))
+        ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    return [one * 2 for one in received]
+
+
+def one_way(x: Tensor) -> Tensor:
+    """Pass values on from rank to rank, with calls that wait."""
+    rank = dist.get_rank()
+    if rank:
+        before = torch.zeros_like(x)
+        dist.recv(before, rank - 1)
+        x += before
+    if rank + 1 < RANKS:
+        dist.send(x, rank + 1)
+        x += 1  # behind the message
+    return x
+
+
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "all_reduce": in_place(dist.all_reduce),
     "all_reduce, max": in_place(dist.all_reduce, op=dist.ReduceOp.MAX),
@@ -159,7 +225,13 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "scatter": scatter,
     "all_to_all": all_to_all,
     "all_to_all_single": all_to_all_single,
+    "all_to_all, uneven": all_to_all_uneven,
+    "all_to_all_single, uneven": all_to_all_single_uneven,
+    "all_gather, uneven": all_gather_uneven,
+    "rows, coalesced": rows_coalesced,
     "ring": ring,
+    "both ways": both_ways,
+    "one way": one_way,
 }
 
 
