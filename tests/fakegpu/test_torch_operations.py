@@ -184,7 +184,8 @@ def both_ways(x: Tensor) -> list[Tensor]:
     works = [dist.isend(x + tag, one, tag=tag) for one in others for tag in range(2)]
     for i, one in enumerate(others[::-1]):
         works += [
-            dist.irecv(received[2 * i + tag], one, tag=tag) for tag in reversed(range(2))
+            dist.irecv(received[2 * i + tag], one, tag=tag)
+            for tag in reversed(range(2))
         ]
     for work in works:
         assert work is not None

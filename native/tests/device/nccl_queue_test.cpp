@@ -199,11 +199,13 @@ class Queues {
   }
   std::shared_ptr<NcclCall> make_exchange(int rank,
                                           std::vector<device::NcclMessage> sends,
-                                          std::vector<device::NcclMessage> receives) {
+                                          std::vector<device::NcclMessage> receives,
+                                          bool compares_sizes = false) {
     NcclWork work;
     work.function = NcclWork::Function::kExchange;
     work.sends = std::move(sends);
     work.receives = std::move(receives);
+    work.compares_sizes = compares_sizes;
     return enter(rank, {0, 1}, work);
   }
   CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
@@ -342,6 +344,25 @@ TEST(nccl_queue, gives_no_number_to_messages_that_nobody_expects) {
   CHECK(error_of(
             {queues.make_exchange(0, {}, {}), queues.make_exchange(1, {}, {{0, 0, 8}})})
             .starts_with("rank 1 receives from rank 0, which does not send to it"));
+}
+
+TEST(nccl_queue, gives_no_number_to_messages_of_another_size_than_expected) {
+  Queues queues;
+  const auto error_of = [&](std::vector<device::NcclMessage> sends,
+                            std::vector<device::NcclMessage> receives) -> std::string {
+    try {
+      Queues::number({queues.make_exchange(0, std::move(sends), {}, true),
+                      queues.make_exchange(1, {}, std::move(receives), true)});
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of({{1, 0, 8}}, {{0, 0, 12}})
+            .starts_with("rank 0 sends 8 bytes to rank 1, which expects 12 bytes"));
+  CHECK(error_of({}, {{0, 0, 12}})
+            .starts_with("rank 0 sends 0 bytes to rank 1, which expects 12 bytes"));
+  CHECK_EQ(error_of({{1, 0, 8}}, {{0, 0, 8}}), "");
 }
 
 TEST(nccl_queue, fails_calls_that_wait_for_their_number_when_a_rank_is_lost) {

@@ -1,0 +1,168 @@
+"""Groups of torch that survive losses, through NCCL, on the fake's tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.fakegpu.test_nccl_survival import NCCL, groups_of_tickets, set_fault
+from tests.fakegpu.test_torch_nccl import error_of, kinds_through_nccl
+from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
+from tests.support.ranks import run_ranks
+from tests.support.torch_world import torch_world
+
+pytestmark = pytest.mark.mp
+RANKS = 3
+LEFT = [0, 1]
+CALLS = 5
+
+Faults = dict[int, tuple[int, str]]
+Tensor = torch.Tensor
+
+
+def call_all(x: Tensor, i: int) -> list[Tensor]:
+    """Return the results of one round of calls."""
+    ahead = x * 2
+    work = dist.all_reduce(ahead, async_op=True)
+    total, mean, whole = x + i, x + 0.5, (x * 10).long()
+    dist.all_reduce(total)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    turned = torch.stack([x, x + 1, x + 2])
+    dist.all_reduce(turned.t())
+    rooted = x * 1
+    dist.broadcast(rooted, 0)
+    work.wait()
+    return [ahead * 1, total, mean, whole, turned, rooted]
+
+
+def expected_of(ranks: list[int], i: int) -> list[Tensor]:
+    values = [torch.full((4,), rank + 1.0) for rank in ranks]
+    total, size = sum(values, torch.zeros(4)), len(ranks)
+    turned = torch.stack([total, total + size, total + 2 * size])
+    whole = (10 * total.long()).div(size, rounding_mode="trunc")
+    means = [total / size + 0.5, whole]
+    return [total * 2, total + i * size, *means, turned, values[0]]
+
+
+def divide(x: Tensor) -> list[Tensor]:
+    """Return the results of calls that have a part for each rank."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    parts = [torch.zeros(4) for _ in range(size)]
+    dist.all_gather(parts, x)
+    scattered = torch.zeros(2)
+    dist.reduce_scatter_tensor(scattered, x.repeat(size)[: 2 * size].contiguous())
+    exchanged = torch.zeros(size)
+    dist.all_to_all_single(exchanged, x[:1].repeat(size) + rank)
+    gathered = [torch.zeros(4) for _ in range(size)]
+    dist.gather(x, None if rank else gathered)
+    part = torch.zeros(4)
+    dist.scatter(part, None if rank else gathered)
+    return [*parts, scattered, exchanged, part]
+
+
+def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
+    """Return the results of calls during which ranks are lost, and how they were made.
+
+    Args:
+        folder: Where the ranks meet.
+        faults: For ranks that are lost, the round and the fault; see ``set_fault``.
+    """
+    with (
+        torch_world(folder, RANKS) as rank,
+        kinds_through_nccl() as kinds,
+        groups_of_tickets() as groups,
+    ):
+        x = torch.full((4,), rank + 1.0)
+        divided = divide(x)
+        found = []
+        for i in range(CALLS):
+            if rank in faults and faults[rank][0] == i:
+                set_fault(faults[rank][1])
+            found.append(call_all(x, i))
+        message = x * 3
+        (dist.recv if rank else dist.send)(message, 1 - rank)
+        late = error_of(lambda: divide(x))
+        return divided, found, message, late, sorted(kinds), groups
+
+
+@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:2=kill"])
+def test_groups_go_on_through_nccl(fault, tmp_path):
+    faults = {2: (2, fault)}
+    found = run_ranks_on_gpus(
+        *(RANKS, lose, tmp_path, faults),
+        environment=NCCL,
+        survives_losses=True,
+        lost=faults,
+    )
+    for rank in LEFT:
+        divided, results, message, late, kinds, groups = found[rank]
+        own = [torch.full((4,), one + 1.0) for one in range(RANKS)]
+        torch.testing.assert_close(divided[:3], own)
+        torch.testing.assert_close(divided[3], torch.full((2,), 6.0))
+        torch.testing.assert_close(divided[4], torch.tensor([1.0, 3.0, 5.0]))
+        torch.testing.assert_close(divided[5], own[rank])
+        torch.testing.assert_close(message, own[0] * 3)
+        assert tuple(LEFT) in groups
+        assert "a part for each rank, lost ones too" in late
+        assert {"allgather", "alltoall", "gather", "scatter"} < {*kinds}
+        # The last calls before a loss may be repeated, if only the lost rank has
+        # released them.
+        for i in (0, 3, 4):
+            ranks = LEFT if i > 2 else [*range(RANKS)]
+            torch.testing.assert_close(results[i], expected_of(ranks, i))
+
+
+# --- Training ------------------------------------------------------------------------
+
+LOST_IN = 2
+
+
+def train_and_lose(
+    batches: Tensor, folder: Path, fault: str
+) -> tuple[list[Tensor], set[tuple[int, ...]]]:
+    """Return the parameters of a model of DDP after rank 2 is lost."""
+    torch.manual_seed(0)
+    with torch_world(folder, RANKS) as rank, groups_of_tickets() as groups:
+        memory = this_memory()
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        if memory is not None:
+            memory.has_ddp = True
+        model = DistributedDataParallel(place(model), bucket_cap_mb=1e-4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, batch in enumerate(batches[rank]):
+            if step == LOST_IN:
+                dist.barrier()
+                if rank == 2:
+                    set_fault(fault)
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        return [one.detach() * 1 for one in model.parameters()], groups
+
+
+@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:1=kill"])
+def test_ddp_trains_on_as_on_the_host(fault, tmp_path):
+    options: dict[str, Any] = {"survives_losses": True, "lost": [2]}
+    generator = torch.Generator().manual_seed(0)
+    batches = torch.randn(RANKS, 4, 5, 4, generator=generator)
+    (tmp_path / "host").mkdir()
+    (tmp_path / "gpu").mkdir()
+    expected = run_ranks(
+        *(RANKS, train_and_lose, batches, tmp_path / "host", "kill"), **options
+    )
+    found = run_ranks_on_gpus(
+        *(RANKS, train_and_lose, batches, tmp_path / "gpu", fault),
+        environment=NCCL,
+        **options,
+    )
+    for rank in LEFT:
+        model, groups = found[rank]
+        assert tuple(LEFT) in groups
+        torch.testing.assert_close(model, expected[rank][0], rtol=1e-5, atol=1e-6)
