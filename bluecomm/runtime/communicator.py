@@ -85,6 +85,8 @@ class Communicator:
             rank. By default, those of a communicator without an owner are repeated.
         may_use_nccl: Whether NCCL may carry out its operations on tensors of a GPU. By
             default, it may if the communicator has no owner.
+        may_exist: Whether the engine may know its members already, because a signal
+            handler has raised while this communicator was made before.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Communicator:
         *,
         repeats: bool | None = None,
         may_use_nccl: bool | None = None,
+        may_exist: bool = False,
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
@@ -122,10 +125,15 @@ class Communicator:
         self._is_freed = False
         # Communicators of some members for operations inside of others.
         self._subgroups: dict[tuple[tuple[int, ...], str], Communicator] = {}
-        self._subgroups_lock = threading.Lock()
+        # A signal handler may free the communicator while this thread makes one.
+        self._subgroups_lock = threading.RLock()
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
-            world.add_group(self.group_id, self.ranks, self.layout.machine_of)
+            try:
+                world.add_group(self.group_id, self.ranks, self.layout.machine_of)
+            except ValueError:
+                if not may_exist:
+                    raise
         else:
             self.rank = -1
         self._epochs: Epochs | None = None
@@ -297,7 +305,11 @@ class Communicator:
             if found is None:
                 owner = f"{purpose} of {self.group_id} "
                 found = Communicator(
-                    self.world, ranks, owner=owner, may_use_nccl=self.may_use_nccl
+                    self.world,
+                    ranks,
+                    owner=owner,
+                    may_use_nccl=self.may_use_nccl,
+                    may_exist=True,
                 )
                 self._subgroups[ranks, purpose] = found
             return found

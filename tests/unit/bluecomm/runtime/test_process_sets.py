@@ -4,12 +4,13 @@ import copy
 import ctypes
 import gc
 import pickle
+from unittest import mock
 
 import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.runtime import current_process
+from bluecomm.runtime import current_communicator, current_process
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +96,21 @@ def test_sets_that_are_freed_leave_no_memory():
     more_nbytes, more_objects = memory_after(10_000)
     assert more_objects < objects + 100
     assert more_nbytes < nbytes + 10_000 * 16  # less than two words for each set
+
+
+def test_an_interrupt_while_a_subgroup_is_made_leaves_a_usable_one():
+    comm = current_communicator()
+    add = comm.world.add_group
+
+    def add_and_interrupt(*args):
+        add(*args)
+        raise KeyboardInterrupt
+
+    with (
+        mock.patch.object(comm.world, "add_group", add_and_interrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        comm.subgroup([0], "pair")
+    subgroup = comm.subgroup([0], "pair")
+    assert comm.subgroup([0], "pair") is subgroup
+    assert bf.allreduce(torch.ones(1), process_set=subgroup) == 1
