@@ -24,7 +24,7 @@ from tests.fakegpu.test_torch_operations import (
     on_other_stream,
     run_all,
 )
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -83,9 +83,13 @@ def overlap(tensors: list[Tensor], folder: Path) -> list[Any]:
             x += 1
         for i in range(8):  # nobody waits for these, and their tensors are dropped
             dropped = dist.all_reduce(x + i, async_op=True)
-            while not all(handle.done() for handle in dropped._pending):
-                time.sleep(0.001)
-            del dropped
+            pending = dropped._pending
+            wait_until(
+                lambda pending=pending: all(one.done() for one in pending),
+                "a call has not ended",
+                look_s=0.001,
+            )
+            del dropped, pending
             current_communicator().world.reap()
         results += turned_on_another_stream(x)
         return [*results, x]
