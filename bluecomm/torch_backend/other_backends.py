@@ -64,6 +64,8 @@ class OtherBackends:
         # A group of torch that is made of these backends.
         self._group: c10d.ProcessGroup | None = None
         self._made: set[str] = set()
+        # Keeps the keys of former members apart in the store.
+        self._prefix = ""
 
     def inherit(self, parent: OtherBackends) -> None:
         """Take the backends of the group from which this one is split."""
@@ -142,7 +144,7 @@ class OtherBackends:
                 f"make the group with init_process_group({NAME!r}), whose {device} "
                 "tensors travel through the host, or install a torch with it"
             )
-        store = c10d.PrefixStore(f"{device}/", owner._store)
+        store = c10d.PrefixStore(f"{device}/{self._prefix}", owner._store)
         limit = timedelta(seconds=owner._device_limit_s)
         backend: c10d.Backend
         if name == "gloo":
@@ -158,11 +160,21 @@ class OtherBackends:
         group._set_group_name(named)
         group._set_group_desc(owner.group_desc)
 
+    def restart(self, number: int) -> None:
+        """End torch's group; the next call makes one of the present members.
+
+        Args:
+            number: The same on all members, and another one each time.
+        """
+        self.shutdown()
+        self._prefix = f"{number}/"
+
     def shutdown(self) -> None:
         """End torch's group, if there is one."""
         if self._group is not None:
             shut_down(self._group, self._made)
             self._group = None
+            self._made.clear()
 
 
 def _first(tensors: Any) -> torch.Tensor | None:

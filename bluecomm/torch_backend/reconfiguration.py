@@ -40,7 +40,8 @@ class Reconfiguration(Exchanges):
     def reconfigure(self, opts: ReconfigureOptions) -> GroupWork | None:
         """Give the group other members.
 
-        Outstanding operations fail, and later ones run among the new members.
+        Outstanding operations fail, and later ones run among the new members, also
+        those of torch's backends that serve other devices of the group.
 
         Args:
             opts: ``handles``: the handles of the new members, as a list in the order of
@@ -70,6 +71,7 @@ class Reconfiguration(Exchanges):
             world, members, opts.uuid, owner, repeats=True, may_use_nccl=True
         )
         former.free()
+        self._other_backends.restart(opts.uuid)
         self._restart_counts()
         barrier = c10d.BarrierOptions()
         if opts.timeout is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,46 @@ def test_each_device_has_the_backend_that_the_program_names(tmp_path):
         assert found[3] == found[8] == [3.0] * 3 * RANKS
         assert all("has been destroyed" in found[index] for index in (4, 9))
         assert found[10].tolist() == [3.0] * 3  # over bluecomm
+
+
+def reconfigure(folder: Path) -> tuple[list[float], list[float], str] | None:
+    """Return sums after a group with two backends has lost its last member."""
+    rank, size = int(os.environ["BLUECOMM_RANK"]), 3
+    x = torch.ones(3) * (rank + 1)
+    on_host = this_memory().download(x)
+    dist.init_process_group(
+        "cpu:gloo,cuda:bluecomm",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+    )
+    group: Any = dist.group.WORLD
+    before = [on_host.clone(), x.clone()]
+    for one in before:
+        dist.all_reduce(one)
+    # A handle ends with the number of the rank.
+    mine = group.get_reconfigure_handle()
+    handles = [f"{mine[: -len(str(rank))]}{other}" for other in range(size - 1)]
+    found = None
+    if rank < size - 1:
+        options = SimpleNamespace(uuid=1, handles=handles, timeout=None)
+        group.reconfigure(options).wait()
+        after = [on_host.clone(), x.clone()]
+        works = [dist.all_reduce(one, async_op=True) for one in after]
+        for work in works:
+            work.wait()
+        names = type(works[0]).__name__
+        found = (after[0].tolist(), after[1].tolist(), names)
+    dist.destroy_process_group()
+    return found
+
+
+def test_other_backends_follow_a_change_of_members(tmp_path):
+    *found, gone = run_ranks_on_gpus(3, reconfigure, tmp_path)
+    assert gone is None
+    for on_host, on_gpu, name in found:
+        assert on_host == on_gpu == [3.0] * 3
+        assert name != "GroupWork"
 
 
 def train(batches: torch.Tensor, folder: Path, view: bool) -> list[torch.Tensor]:
