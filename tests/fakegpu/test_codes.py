@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext as ok
@@ -24,6 +25,8 @@ from bluecomm.compression import (
 from bluecomm.compression.device_codes import _warn_once, encodes_there
 from bluecomm.device import runtime, staging
 from bluecomm.device.staging import staging_of, wait_on_host
+from bluecomm.ops import nccl_gather
+from bluecomm.ops.nccl_call import make_nccl_call
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
 from tests.support.fakegpu.mode import kernels
@@ -82,6 +85,8 @@ CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
 }
 # Their steps read values of the device; see docs/optimizer.md.
 WAITING = {"qadam", "onebit_adam", "zero_one_adam"}
+# NCCL carries their codes.
+THROUGH_NCCL = ["sparse_loco", "sparse late", "diloco"]
 # Their first round waits for the parameters, once for each bucket.
 FIRST_WAITS = {"choco", "low precision"}
 
@@ -101,9 +106,15 @@ def waits_noted() -> Iterator[list[str]]:
 
 
 def train(
-    names: list[str], batches: list[torch.Tensor]
+    names: list[str], batches: list[torch.Tensor], *, reads_heads: bool = False
 ) -> dict[str, list[torch.Tensor]]:
-    """Return the parameters after a training with each algorithm."""
+    """Return the parameters after a training with each algorithm.
+
+    Args:
+        names: The algorithms.
+        batches: The batches of all ranks.
+        reads_heads: Whether the end of a round waits for the heads of messages.
+    """
     found = {}
     for name in names:
         model = place(make_model())
@@ -114,7 +125,8 @@ def train(
         with waits_noted() as waits:
             train_steps(model, optimizer, batches, may_wait=name in WAITING)
             optimizer.synchronize()
-        if isinstance(device, FakeRuntime) and bf.rank() not in device.without_kernels:
+        has_kernels = bf.rank() not in getattr(device, "without_kernels", {})
+        if isinstance(device, FakeRuntime) and has_kernels and not reads_heads:
             buckets = len(list(model.parameters()))
             assert len(waits) <= (buckets if name in FIRST_WAITS else 0), (name, waits)
         if isinstance(device, FakeRuntime):
@@ -162,6 +174,23 @@ def train_in_part(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
 def test_ranks_decide_alone_where_they_encode(expected):
     numbers = [one.tolist() for one in make_batches()]
     check(run_ranks(RANKS, train_in_part, numbers), expected)
+
+
+def train_through_nccl(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
+    """Train on devices, of which that of rank 1 has no kernels."""
+    batches = [torch.tensor(one, device="cpu") for one in numbers]
+    train_there = functools.partial(train, reads_heads=True)
+    with mock.patch.object(nccl_gather, "make_nccl_call", wraps=make_nccl_call) as made:
+        found = run_on_gpu(train_there, [THROUGH_NCCL, batches], without_kernels={1})
+    assert {one.args[2] for one in made.call_args_list} == {"allgather"}
+    return found
+
+
+def test_nccl_gathers_codes_of_devices_with_and_without_kernels(expected, seed):
+    numbers = [one.tolist() for one in make_batches()]
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "FAKEGPU_SEED": str(seed)}
+    found = run_ranks(RANKS, train_through_nccl, numbers, environment=environment)
+    check(found, [{name: one[name] for name in THROUGH_NCCL} for one in expected])
 
 
 def train_two(batches: list[torch.Tensor]) -> list[dict[str, list[torch.Tensor]]]:

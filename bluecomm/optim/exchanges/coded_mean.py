@@ -17,6 +17,7 @@ from bluecomm.device.staging import (
     values_beside,
     values_on_host,
 )
+from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.refusal import Operation, told
 from bluecomm.ops.start import start_gather
@@ -40,9 +41,10 @@ class CodedMean(Exchange):
     is 1 if the sender's values are not finite. In a world of one nothing is encoded.
 
     Values on a device are encoded there, if the codec's kernels can run, and the device
-    decodes and adds the codes of all ranks; the host never waits for the device.
-    Otherwise the host waits for the values, encodes and decodes, and copies the sums
-    back.
+    decodes and adds the codes of all ranks; the host waits for nothing but the result
+    of the allgather. Otherwise the host waits for the values, encodes and decodes, and
+    copies the sums back. If NCCL is in use, it carries out the allgather of all ranks,
+    also of those whose host encodes.
 
     Args:
         comm: Ranks that take part.
@@ -103,11 +105,19 @@ class CodedMean(Exchange):
         Raises:
             RuntimeError: As in ``Staging.to_host``, or a kernel failed.
         """
-        values = source.detach().float()
+        values, staging = source.detach().float(), staging_of(source)
         if self._encodes_there(source):
-            sent = self._encode_there(name, values)
+            message = self._encode_there(name, values)
         else:
-            sent = HostCopy(self._encode_on_host(name, values), None)
+            message = self._encode_on_host(name, values)
+        sent = HostCopy(message, None)
+        if staging is not None and gathers_through_nccl(
+            self._comm, staging, "allgather"
+        ):
+            sent = HostCopy(_beside(staging, message), None)
+        elif staging_of(message) is not None:
+            assert staging is not None
+            sent = staging.to_host(message)
         gathered = start_gather(
             self._comm,
             "allgather",
@@ -137,7 +147,9 @@ class CodedMean(Exchange):
         if self._encodes_there(into):
             staging = staging_of(into)
             assert staging is not None
-            messages = copied_fast(staging, messages)
+            messages = _beside(staging, messages)
+        else:
+            messages = self._on_host(name, messages)
         codes = messages[:, self._head_nbytes(name) :]
         if is_exact and staging_of(into) is staging_of(codes):
             self._codec.add_mean(codes, into, alpha)
@@ -173,10 +185,8 @@ class CodedMean(Exchange):
             )
         return self._is_coder[staging]
 
-    def _encode_there(self, name: str, values: torch.Tensor) -> HostCopy:
-        """Encode values on their device; return the message on its way to the host."""
-        staging = staging_of(values)
-        assert staging is not None
+    def _encode_there(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Encode values on their device; return the message, which is there."""
         slots, head = self._slots[name], self._head_nbytes(name)
         message = values.new_zeros(
             self._message_nbytes(name, values), dtype=torch.uint8
@@ -190,12 +200,11 @@ class CodedMean(Exchange):
         bad = are_not_finite([slot.view_of(values) for slot in slots])
         message[: len(slots)].copy_(_blamed(bad, well))
         self._sent[name] = message
-        return staging.to_host(message)
+        return message
 
     def _encode_on_host(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Encode values, which it first waits for; return the message."""
-        limit_s = self._comm.world.config.operation_timeout_s
-        values = values_on_host(values, name, limit_s)
+        values = self._on_host(name, values)
         slots = self._slots[name]
         message = self._sent.get(name)
         if message is None or staging_of(message) is not None:
@@ -235,17 +244,21 @@ class CodedMean(Exchange):
         """
         slots = self._slots[name]
         messages = gathered.view(-1, len(self._sent[name]))
-        if bool(messages[:, : len(slots)].any()):
-            raise told(self._error(slots, messages))
+        heads = self._on_host(name, messages[:, : len(slots)].contiguous())
+        if bool(heads.any()):
+            raise told(self._error(slots, heads))
         return messages
 
-    def _error(
-        self, slots: Sequence[Slot], messages: torch.Tensor
-    ) -> FloatingPointError:
+    def _on_host(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous tensor on the host, which waits for it."""
+        limit_s = self._comm.world.config.operation_timeout_s
+        return values_on_host(tensor, name, limit_s)
+
+    def _error(self, slots: Sequence[Slot], heads: torch.Tensor) -> FloatingPointError:
         """Return the error for values that are not finite."""
         found = []
         for position, slot in enumerate(slots):
-            flags = messages[:, position].tolist()
+            flags = heads[:, position].tolist()
             if any(flags):
                 ranks = [
                     rank
@@ -260,6 +273,13 @@ class CodedMean(Exchange):
 
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         raise ValueError("a mean over all ranks takes no topology")
+
+
+def _beside(staging: Staging, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor on a device: itself, if it is there."""
+    if staging_of(tensor) is staging:
+        return tensor
+    return copied_fast(staging, tensor)
 
 
 def _blamed(bad: torch.Tensor, well: torch.Tensor) -> torch.Tensor:
