@@ -214,7 +214,7 @@ def test_each_wait_is_needed(tmp_path):
     expected = run_ranks(RANKS, train_two, batches)
 
     def run(environment):
-        late = {**environment, "FAKEGPU_DELAY_US": "2000"}
+        late = {"FAKEGPU_DELAY_US": "2000", **environment}
         check(run_ranks_on_gpus(RANKS, train_two, batches, environment=late), expected)
 
     waits = waits_of(run, tmp_path / "sites")

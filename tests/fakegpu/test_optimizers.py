@@ -520,7 +520,7 @@ def test_each_wait_is_needed(tmp_path):
     expected = run_ranks(RANKS, train_two, batches)
 
     def check(environment):
-        late = {**environment, "FAKEGPU_DELAY_US": "2000"}
+        late = {"FAKEGPU_DELAY_US": "2000", **environment}
         found = run_ranks_on_gpus(RANKS, train_two, batches, environment=late)
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
