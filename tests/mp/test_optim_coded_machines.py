@@ -15,7 +15,8 @@ import torch
 import bluecomm as bf
 from bluecomm.compression import MinMaxUInt8
 from bluecomm.optim.coded_differences import CodedDifferences
-from tests.mp.test_optim_coded_averaging import (
+from tests.mp.test_optim_coded_averaging import train_and_resume
+from tests.support.coded_rounds import (
     LPD,
     Layout,
     algorithm_of,
@@ -27,7 +28,6 @@ from tests.mp.test_optim_coded_averaging import (
     start_of,
     steps_of,
     take_step,
-    train_and_resume,
     values_of,
 )
 from tests.support.ranks import run_ranks
