@@ -87,6 +87,9 @@ class Parameters(metaclass=_PybindType):
     @property
     def tag(self) -> int: ...
 
+def copy_part_nbytes(nbytes: int) -> int:
+    """Return the length of the parts in which a tensor is copied to or from a GPU."""
+
 class Gate(_MadeByEngine):
     """Holds an operation back until its input has been written."""
 
@@ -418,6 +421,7 @@ class EngineCounters(TypedDict):
     age_s: float
     replaced: int  # values of lost ranks that were replaced by own values
     dropped: int  # window requests to lost ranks that have ended without effect
+    overlapped: int  # bytes still being copied when their operation started
     peers: list[PeerCounters]
     operations: dict[str, KindCounters]
 
@@ -562,6 +566,15 @@ class Engine(metaclass=_PybindType):
         """Drive the engine until the request has ended; None after `timeout_s`.
 
         It releases the GIL, and passes on the exception of a signal handler.
+        """
+
+    def wait_part(
+        self, request: int, nbytes: int, timeout_s: float
+    ) -> tuple[Completion | None, int]:
+        """Like `wait`, but also return when the first `nbytes` of the result are final.
+
+        The second item says how many are. It is 0 for a request that has succeeded but
+        has written bytes again that were final before.
         """
 
     def watch(self, request: int) -> bool:

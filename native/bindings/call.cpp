@@ -123,6 +123,9 @@ PointCall parse_point_call(py::handle call, RequestKind kind) {
   result.memory =
       read_span(kind == RequestKind::kSend ? attributes.source.of(call)
                                            : attributes.destination.of(call));
+  if (const py::object gate = attributes.gate.of(call); !gate.is_none()) {
+    result.gate = gate.cast<std::shared_ptr<Gate>>();
+  }
   const py::object given = attributes.parameters.of(call);
   const auto& parameters = given.cast<const Parameters&>();
   result.peer = parameters.peer;

@@ -18,6 +18,7 @@
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
 #include "common/gate.h"
+#include "device/copy_in_parts.h"
 #include "device/cuda_device.h"
 #include "device/ipc_memory.h"
 #include "device/pinned_memory.h"
@@ -92,6 +93,7 @@ std::unique_ptr<MappedMemory> map_memory(PyCudaDevice& self, std::string_view ha
 
 void register_device(py::module_& module) {
   using py::arg;
+  module.def("copy_part_nbytes", &device::part_of, arg("nbytes"));
   py::class_<Gate, std::shared_ptr<Gate>>(module, "Gate")
       .def("poll", [](Gate& self) -> std::optional<Status> {
         const ReleaseGil unlocked;

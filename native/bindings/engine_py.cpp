@@ -170,6 +170,20 @@ std::optional<Status> wait(PyEngine& self, RequestId id, double timeout_s) {
   return status;
 }
 
+// Returns the outcome, or None, and the bytes of the result that are final.
+py::tuple wait_part(PyEngine& self, RequestId id, std::size_t nbytes,
+                    double timeout_s) {
+  Engine& engine = self.use();
+  Engine::Part part;
+  {
+    ReleaseGil unlocked;
+    part = engine.wait_part(id, nbytes, deadline_after(timeout_s),
+                            [&unlocked] { return unlocked.check_signals(); });
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return py::make_tuple(part.status, part.final_prefix);
+}
+
 py::tuple output(PyEngine& self, RequestId id) {
   Result result;
   {
@@ -300,6 +314,7 @@ void register_engine(py::module_& module) {
           arg("kind"), arg("group_id"), arg("name"))
       .def("done", unlocked(&Engine::done), arg("request"))
       .def("wait", &wait, arg("request"), arg("timeout_s"))
+      .def("wait_part", &wait_part, arg("request"), arg("nbytes"), arg("timeout_s"))
       .def("watch", unlocked(&Engine::watch), arg("request"))
       .def(
           "next_done",

@@ -54,7 +54,8 @@ py::dict to_dict(const Stats& stats) {
     operations[py::str(request_kind_name(kind))] = to_dict(counted);
   }
   return py::dict(py::arg("age_s") = stats.age_s, py::arg("replaced") = stats.replaced,
-                  py::arg("dropped") = stats.dropped, py::arg("peers") = peers,
+                  py::arg("dropped") = stats.dropped,
+                  py::arg("overlapped") = stats.overlapped, py::arg("peers") = peers,
                   py::arg("operations") = operations);
 }
 

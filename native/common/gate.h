@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
 
 #include "common/status.h"
 
@@ -24,5 +25,10 @@ class Gate {
   // gate knows: 0 unless the input is written in parts. Never decreases.
   virtual std::size_t written() { return 0; }
 };
+
+// Why a request has failed whose gate is still closed at its deadline.
+inline constexpr std::string_view kLateDevice =
+    "the device has not finished in time what the program started before this call, so "
+    "its tensor could not be copied to the host";
 
 }  // namespace bluecomm

@@ -1,6 +1,17 @@
 #include "device/copy_in_parts.h"
 
 namespace bluecomm::device {
+namespace {
+
+constexpr std::size_t kPart = std::size_t{4} << 20;
+constexpr std::size_t kMaxParts = 64;
+
+}  // namespace
+
+std::size_t part_of(std::size_t nbytes) {
+  const std::size_t parts = (nbytes + kPart - 1) / kPart;
+  return (parts + kMaxParts - 1) / kMaxParts * kPart;
+}
 
 std::optional<Status> CopyInParts::poll() {
   const LockGuard lock(mutex_);

@@ -13,6 +13,11 @@
 
 namespace bluecomm::device {
 
+// Returns the length of the parts in which `nbytes` are copied. Others can work on the
+// first ones while the others are copied. Each part costs an event, so huge tensors
+// have longer ones.
+std::size_t part_of(std::size_t nbytes);
+
 // A copy to the host in parts, one after another from the first byte on. As a gate it
 // opens behind the last part. It keeps no memory alive. Thread-safe.
 class CopyInParts final : public Gate {

@@ -20,17 +20,6 @@ constexpr unsigned kStreamNonBlocking = 1;
 constexpr int kCaptureModeRelaxed = 2;
 constexpr int kCaptureForbids = 900;  // the error of calls during a capture
 
-// A copy to the host is divided into parts of this size, so that the engine can send
-// the first ones while the others are copied. Each part costs an event, so huge tensors
-// have longer ones.
-constexpr std::size_t kPart = std::size_t{4} << 20;
-constexpr std::size_t kMaxParts = 64;
-
-std::size_t part_of(std::size_t nbytes) {
-  const std::size_t parts = (nbytes + kPart - 1) / kPart;
-  return (parts + kMaxParts - 1) / kMaxParts * kPart;
-}
-
 }  // namespace
 
 ContextScope::ContextScope(const CudaDevice& device)

@@ -204,6 +204,7 @@ void Dispatcher::start(Operation& operation) {
   }
   try {
     if (!peers_.dropped().empty()) drop_lost(operation);
+    stats_.overlapped(operation.unwritten_input().size());
     operation.start(peers_.channels());
   } catch (const std::exception& error) {
     fail_thrown(operation, error);
@@ -331,7 +332,8 @@ bool Dispatcher::take_turn() {
   if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
   if (!answers_.empty()) release_answers();
-  const bool polls_gates = held_back_ > 0 && now_ >= next_gate_poll_;
+  const bool has_gates = held_back_ > 0 || points_.has_gated();
+  const bool polls_gates = has_gates && now_ >= next_gate_poll_;
   if (polls_gates) next_gate_poll_ = now_ + kGateInterval;
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
@@ -343,6 +345,7 @@ bool Dispatcher::take_turn() {
     if (i < operations_.size() && operations_[i] == operation) ++i;
   }
   if (windows_.poll(peers_.gone())) changed = true;
+  if (polls_gates && points_.poll_gates()) changed = true;
   if (points_.poll(peers_.gone())) changed = true;
   if (!deadlines_pause_ && expire_requests(now_)) changed = true;
   if (members_) poll_members(now_);
@@ -361,6 +364,7 @@ bool Dispatcher::advance(Operation& operation) {
   }
   if (changed && stats_.records()) stats_.combined(operation, begin);
   if (changed) {
+    requests_.moved(operation);
     stats_.moved(operation, begin);
   } else if (const int blocker = operation.blocker(); blocker >= 0) {
     stats_.stalled(operation, blocker, begin);
@@ -409,7 +413,7 @@ Clock::time_point Dispatcher::next_timer() const {
     return next;
   }
   const Clock::time_point now = Clock::now();
-  if (held_back_ > 0) next = std::min(next, next_gate_poll_);
+  if (held_back_ > 0 || points_.has_gated()) next = std::min(next, next_gate_poll_);
   if (tickets_ > 0) next = std::min(next, now + kTicketInterval);
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);

@@ -65,6 +65,9 @@ struct Stats {
   std::uint64_t replaced = 0;
   // How many window requests to lost ranks have ended without effect.
   std::uint64_t dropped = 0;
+  // Bytes of inputs that were still being copied from a device when their operation or
+  // send started.
+  std::uint64_t overlapped = 0;
   std::vector<PeerStats> peers;
   WaitStats::Kinds kinds;
 };
@@ -206,7 +209,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // transports could send has left, so the caller may stop polling.
   bool poll();
   bool outstanding() const { return requests_.outstanding() || windows_.outstanding(); }
-  // The number of requests that have ended.
+  // See RequestTable.
   std::uint64_t completions() const { return requests_.completions(); }
   // Returns the time at which poll() must be called even if no transport wakes the
   // leader.

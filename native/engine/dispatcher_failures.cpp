@@ -308,10 +308,7 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
             -1};
   }
   if (operation.is_held_back()) {
-    return {Code::kTimedOut,
-            label + ": the device has not finished in time what the program started " +
-                "before this call, so its tensor could not be copied to the host",
-            -1};
+    return {Code::kTimedOut, label + ": " + std::string(kLateDevice), -1};
   }
   if (operation.state() == Operation::State::kQueued) {
     return {Code::kTimedOut,

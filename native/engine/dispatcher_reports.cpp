@@ -33,6 +33,7 @@ Stats Dispatcher::stats() const {
   stats.age_s = stats_.age().count();
   stats.replaced = replaced_ + stats_.replaced_count();
   stats.dropped = stats_.dropped_count();
+  stats.overlapped = stats_.overlapped_count();
   stats.kinds = stats_.kinds();
   for (int rank = 0; rank < config_.size; ++rank) {
     const auto index = static_cast<std::size_t>(rank);

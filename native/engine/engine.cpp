@@ -211,6 +211,27 @@ std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
   return done ? std::optional<Status>(request->status()) : std::nullopt;
 }
 
+Engine::Part Engine::wait_part(RequestId id, std::size_t nbytes,
+                               Clock::time_point deadline,
+                               const std::function<bool()>& interrupted) {
+  const std::shared_ptr<BaseRequest> request = progress_.with_lock([&] {
+    const std::shared_ptr<BaseRequest>& found = dispatcher_.request(id);
+    found->set_goal(nbytes);
+    return found;
+  });
+  const Clock::time_point begin = Clock::now();
+  Part part;
+  progress_.drive_until(
+      [&] {
+        part.final_prefix = request->final_prefix();
+        if (request->done()) part.status = request->status();
+        return part.status || part.final_prefix >= nbytes;
+      },
+      deadline, interrupted);
+  wait_stats().blocked(*request, begin);
+  return part;
+}
+
 void Engine::start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
                        bool blocking) {
   with_windows(

@@ -64,6 +64,14 @@ class Engine final : public WindowHost, private Work {
   // request was done. Several threads may wait for one request.
   std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
+  // Like wait(), but also returns when the first `nbytes` bytes of the result are
+  // final. One thread at a time.
+  struct Part {
+    std::optional<Status> status;  // of a request that has ended
+    std::size_t final_prefix = 0;  // see BaseRequest
+  };
+  Part wait_part(RequestId id, std::size_t nbytes, Clock::time_point deadline,
+                 const std::function<bool()>& interrupted = {});
   Result result(RequestId id);
   int source_of(RequestId id);
 

@@ -11,6 +11,31 @@
 #include <utility>
 
 namespace bluecomm {
+namespace {
+
+// The beginning of a range, up to the first of several parts that it lacks.
+class WrittenPrefix {
+ public:
+  explicit WrittenPrefix(std::span<const std::byte> whole) : bytes_(whole) {}
+
+  void end_at(std::span<const std::byte> lacking) {
+    const std::less<const std::byte*> before;
+    if (lacking.empty() || bytes_.empty() ||
+        !before(bytes_.data(), lacking.data() + lacking.size()) ||
+        !before(lacking.data(), bytes_.data() + bytes_.size())) {
+      return;
+    }
+    bytes_ = bytes_.first(before(bytes_.data(), lacking.data())
+                              ? static_cast<std::size_t>(lacking.data() - bytes_.data())
+                              : 0);
+  }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
 
 Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelope,
                      OperationHost* host)
@@ -88,8 +113,10 @@ void Operation::begin_phase() {
   }
   const bool is_followed =
       next_phase_ < plan_.phases.size() && plan_.phases[next_phase_].overlaps;
-  sends_.add(phase.sends, number, phase.overlaps || is_followed || is_filling(),
-             context());
+  using Growing = PendingSends::Growing;
+  const Growing of_phases =
+      phase.overlaps || is_followed ? Growing::kBetweenMachines : Growing::kNone;
+  sends_.add(phase.sends, number, is_filling() ? Growing::kAll : of_phases, context());
   if (!phase.bind) open_phase(running);
 
   std::vector<EarlyMessage> early = std::exchange(early_, {});
@@ -270,25 +297,36 @@ void Operation::limit_own_sources(RunningPhase& running) {
 // as far as these write it.
 std::size_t Operation::ready_prefix(std::span<const std::byte> bytes,
                                     std::uint32_t phase) const {
-  const std::less<const std::byte*> before;
-  std::size_t ready = bytes.size();
-  const auto end_at = [&](std::span<const std::byte> unwritten) {
-    const bool overlaps = !unwritten.empty() &&
-                          before(bytes.data(), unwritten.data() + unwritten.size()) &&
-                          before(unwritten.data(), bytes.data() + ready);
-    if (!overlaps) return;
-    ready = before(bytes.data(), unwritten.data())
-                ? static_cast<std::size_t>(unwritten.data() - bytes.data())
-                : 0;
-  };
-  if (!has_input_) {
-    end_at(call_.input.subspan(std::min(input_written_, call_.input.size())));
-  }
+  WrittenPrefix ready(bytes);
+  ready.end_at(unwritten_input());
   for (const RunningPhase& running : running_) {
     if (running.number >= phase) break;
-    for (const GatherState& gather : running.gathers) end_at(gather.unwritten());
+    for (const GatherState& gather : running.gathers) ready.end_at(gather.unwritten());
   }
-  return ready;
+  return ready.size();
+}
+
+std::span<const std::byte> Operation::unwritten_input() const {
+  if (has_input_) return {};
+  return call_.input.subspan(std::min(input_written_, call_.input.size()));
+}
+
+std::size_t Operation::final_prefix() const {
+  if (has_begun_anew_) return 0;
+  if (done()) return status_.ok() ? call_.output.size() : 0;
+  if (state_ != State::kRunning) return 0;
+  WrittenPrefix final(call_.output);
+  final.end_at(unwritten_input());
+  for (const RunningPhase& running : running_) {
+    if (!running.is_open) return 0;
+    for (const GatherState& gather : running.gathers) final.end_at(gather.unwritten());
+  }
+  for (std::size_t p = next_phase_; p < plan_.phases.size(); ++p) {
+    const Phase& phase = plan_.phases[p];
+    if (phase.prepare || phase.bind) return 0;
+    for (const Gather& gather : phase.gathers) final.end_at(gather.dst);
+  }
+  return final.size();
 }
 
 bool Operation::supply_sends() {

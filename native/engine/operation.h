@@ -88,6 +88,8 @@ class Operation final : public BaseRequest {
   void poll_input();
   // Whether the input, as far as it has been written, is enough to start.
   bool may_start() const;
+  // The part of the input that has not been written, as far as is known.
+  std::span<const std::byte> unwritten_input() const;
   // Whether the operation runs while its input is still being written.
   bool is_filling() const { return state_ == State::kRunning && !has_input_; }
   // Whether it is this operation's turn, but its gate, or that of its running phase,
@@ -96,6 +98,9 @@ class Operation final : public BaseRequest {
   void set_held_back(bool held_back) { is_held_back_ = held_back; }
   // Whether the running phase waits for its gate only.
   bool awaits_gate() const { return awaits_gate_; }
+
+  // Counts only if all lengths are known at the start.
+  std::size_t final_prefix() const override;
 
   // Starts the first phase. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
@@ -213,6 +218,7 @@ class Operation final : public BaseRequest {
   bool has_input_ = true;          // the whole input has been written
   std::size_t input_written_ = 0;  // its first bytes that have been, until then
   bool starts_early_ = false;      // it started before the whole input had been written
+  bool has_begun_anew_ = false;    // a gather has, after keep_own()
 };
 
 }  // namespace bluecomm

@@ -189,7 +189,10 @@ std::size_t Operation::leave_out(std::uint32_t phase, int peer) {
 // Makes the result this rank's own tensor, after a lost peer has changed memory that
 // was being read.
 void Operation::keep_own(GatherState& gather) {
-  if (gather.keep_own()) return;
+  if (gather.keep_own()) {
+    has_begun_anew_ = true;
+    return;
+  }
   error_ = Status{Code::kPeerLost,
                   label() + ": rank " + std::to_string(lost_) +
                       " was lost while its tensor was read, and the operation in "

@@ -21,16 +21,18 @@ Channel& channel_to(int peer, const PendingSends::MessageContext& context) {
 }  // namespace
 
 void PendingSends::add(std::span<const Send> sends, std::uint32_t phase,
-                       bool is_growing, const MessageContext& context) {
+                       Growing growing, const MessageContext& context) {
   messages_.reserve(messages_.size() + sends.size());
   for (const Send& send : sends) {
-    Message& message = messages_.emplace_back(Message{&send, phase, nullptr});
+    Message& message = messages_.emplace_back(Message{&send, phase, nullptr, false});
     ++unsupplied_;
-    if (!is_growing || send.bytes.empty()) continue;
+    if (growing == Growing::kNone || send.bytes.empty()) continue;
     Channel& channel = channel_to(send.peer, context);
+    if (growing == Growing::kBetweenMachines && channel.shares_memory()) continue;
     message.outgoing =
         channel.send_growing(header_of(send, phase, context.call), send.bytes);
-    if (message.outgoing) lead_ = std::min(lead_, channel.lead());
+    message.is_limited = message.outgoing && !channel.shares_memory();
+    if (message.is_limited) lead_ = std::min(lead_, channel.lead());
   }
 }
 
@@ -52,7 +54,7 @@ bool PendingSends::supply(const Ready& ready, std::size_t received,
     const Send& send = *message.send;
     const std::size_t whole = send.bytes.size();
     std::size_t nbytes = ready(send.bytes, message.phase);
-    if (message.outgoing && nbytes > message.supplied) {
+    if (message.is_limited && nbytes > message.supplied) {
       nbytes =
           message.supplied + std::min(nbytes - message.supplied, growth_left(received));
     }
@@ -60,7 +62,7 @@ bool PendingSends::supply(const Ready& ready, std::size_t received,
     if (message.outgoing) {
       if (nbytes <= message.supplied || follows_unreleased(i)) continue;
       message.outgoing->grow(nbytes);
-      grown_ += nbytes - message.supplied;
+      if (message.is_limited) grown_ += nbytes - message.supplied;
     } else {
       if (nbytes < whole) continue;
       if (send.bytes.data() != last.data() || whole != last.size()) {

@@ -24,16 +24,21 @@ class PendingSends {
     Lease& lease;  // of the memory that the messages read
   };
 
-  // Adds `sends`, which must outlive this object. supply() starts them. With
-  // `is_growing` it starts them before their bytes are final, if the transport can.
-  void add(std::span<const Send> sends, std::uint32_t phase, bool is_growing,
+  // Which messages start before their bytes are final, if the transport can do that.
+  enum class Growing {
+    kNone,
+    kBetweenMachines,  // not those whose memory the peers share or copy at once
+    kAll,
+  };
+  // Adds `sends`, which must outlive this object. supply() starts them.
+  void add(std::span<const Send> sends, std::uint32_t phase, Growing growing,
            const MessageContext& context);
 
   // Sends what has become final: the first ready(bytes, phase) bytes of each message.
   // The messages to a peer are sent in the order of their phases, because the peer
-  // needs them in that order. If is_limited(), growing messages together do not get
-  // further ahead of the `received` bytes than their channels' lead(). Returns whether
-  // anything was sent.
+  // needs them in that order. If is_limited(), growing messages between machines
+  // together do not get further ahead of the `received` bytes than their channels'
+  // lead(). Returns whether anything was sent.
   using Ready =
       std::function<std::size_t(std::span<const std::byte> bytes, std::uint32_t phase)>;
   bool supply(const Ready& ready, std::size_t received, const MessageContext& context);
@@ -65,6 +70,7 @@ class PendingSends {
     const Send* send;
     std::uint32_t phase;
     std::unique_ptr<Outgoing> outgoing;  // null until the message is started
+    bool is_limited = false;             // by lead_
     std::size_t supplied = 0;
     std::size_t released() const { return outgoing ? outgoing->released() : 0; }
     bool is_supplied() const { return outgoing && supplied == send->bytes.size(); }
@@ -79,8 +85,8 @@ class PendingSends {
 
   std::vector<Message> messages_;         // not released at the last check
   std::size_t unsupplied_ = 0;            // messages that are not supplied completely
-  std::size_t lead_ = Channel::kAnyLead;  // the least one of the growing messages
-  std::size_t grown_ = 0;                 // supplied bytes of growing messages
+  std::size_t lead_ = Channel::kAnyLead;  // the least one of limited messages
+  std::size_t grown_ = 0;                 // supplied bytes of limited messages
 };
 
 }  // namespace bluecomm

@@ -19,24 +19,25 @@ class PointCredit {
 
   // --- The sender's side ---
 
-  // Returns whether a message may be sent now. If not, hold() keeps its send.
-  bool may_send() const { return held_.empty() && sent_ - taken_ < kLimit; }
+  // Returns whether as many messages wait at the peer as may.
+  bool is_spent() const { return sent_ - taken_ >= kLimit; }
+  // Returns whether a message may be sent now. If not, or if its values have not been
+  // written, hold() keeps its send and those that follow.
+  bool may_send() const { return held_.empty() && !is_spent(); }
   void hold(std::shared_ptr<PointRequest> send) { held_.push_back(std::move(send)); }
   void forget(const PointRequest& send) {
     held_.remove_if([&](const auto& one) { return one.get() == &send; });
   }
   void count_sent() { ++sent_; }
+  void uncount_sent() { --sent_; }
   std::uint64_t sent() const { return sent_; }
   // The peer has reported that `total` messages no longer wait.
   void set_taken(std::uint64_t total) {
     if (total > taken_ && total <= sent_) taken_ = total;
   }
-  // Removes and returns the next held send, if it may be sent now; otherwise null.
-  std::shared_ptr<PointRequest> take_held() {
-    if (held_.empty() || sent_ - taken_ >= kLimit) return nullptr;
-    std::shared_ptr<PointRequest> send = std::move(held_.front());
-    held_.pop_front();
-    return send;
+  // Returns the next held send, if it may be sent now; otherwise null.
+  std::shared_ptr<PointRequest> next_held() const {
+    return held_.empty() || is_spent() ? nullptr : held_.front();
   }
 
   // --- The receiver's side ---

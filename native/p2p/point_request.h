@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/gate.h"
 #include "request/base_request.h"
 #include "transport/channel.h"
 
@@ -31,6 +33,8 @@ struct PointCall {
   DType dtype = DType::kUInt8;
   std::vector<std::int64_t> shape;
   std::span<std::byte> memory;  // only read by a send
+  // Opens when the values of a send have been written; null if they have been.
+  std::shared_ptr<Gate> gate;
   Clock::time_point deadline;
 
   std::size_t count() const { return memory.size() / item_size(dtype); }
@@ -67,7 +71,9 @@ class PointRequest final : public BaseRequest {
   PointRequest(RequestId id, int rank, PointCall call, PointRequestHost& host)
       : BaseRequest(id, call.kind, rank, State::kRunning, call.deadline),
         call_(std::move(call)),
-        host_(host) {}
+        host_(host),
+        written_(call_.gate ? 0 : call_.memory.size()),
+        has_values_(call_.gate == nullptr) {}
 
   std::string_view kind_name() const override { return point_call_name(call_.kind); }
   std::string_view name() const override { return call_.name; }
@@ -90,14 +96,39 @@ class PointRequest final : public BaseRequest {
   }
   bool holds_memory() const override { return lease_.has_tenants(); }
 
-  // Starts the message of a send.
-  void send(Channel& channel, const Header& header) {
+  // Starts the message of a send. Returns false, and sends nothing, if not all values
+  // have been written and the transport needs all of them.
+  bool send(Channel& channel, const Header& header) {
+    if (!has_values_) {
+      outgoing_ = channel.send_growing(header, call_.memory);
+      if (outgoing_) grow();
+      return is_sent();
+    }
     std::shared_ptr<void> copies;
     outgoing_ = channel.send_to_many(header, call_.memory, copies, lease_);
+    return true;
   }
+  // Polls the gate of a send, and sends what has been written since. Returns its
+  // failure, or ok.
+  Status poll_values() {
+    const std::optional<Status> opened = call_.gate->poll();
+    if (opened && !opened->ok()) return *opened;
+    has_values_ = opened.has_value();
+    written_ = has_values_ ? call_.memory.size()
+                           : std::min(call_.gate->written(), call_.memory.size());
+    if (is_sent()) grow();
+    return {};
+  }
+  // Returns whether all values of a send have been written, and how many of their first
+  // bytes.
+  bool has_values() const { return has_values_; }
+  std::size_t written() const { return written_; }
   // Returns whether the message has been sent, and how much of it nobody reads again.
   bool is_sent() const { return outgoing_ != nullptr; }
   std::size_t released() const { return outgoing_ ? outgoing_->released() : 0; }
+
+  std::size_t final_prefix() const override { return received_; }
+  void set_received(std::size_t nbytes) { received_ = nbytes; }
 
   // The rank whose message a receive has taken, or the peer that the call names.
   int source() const { return source_; }
@@ -108,12 +139,20 @@ class PointRequest final : public BaseRequest {
   }
 
  private:
+  void grow() {
+    const std::size_t rest = has_values_ ? 0 : written_ % kChunkAlignment;
+    if (written_ > rest) outgoing_->grow(written_ - rest);
+  }
+
   const PointCall call_;
   PointRequestHost& host_;
   std::unique_ptr<Outgoing> outgoing_;
   Lease lease_;
   int source_ = call_.peer;
   RequestId send_ = 0;
+  std::size_t received_ = 0;
+  std::size_t written_;
+  bool has_values_;
 };
 
 }  // namespace bluecomm

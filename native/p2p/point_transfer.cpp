@@ -25,9 +25,9 @@ bool PointTransfer::move(std::size_t budget) {
   const std::size_t before = received_;
   while (!done() && received_ - before < budget) {
     const std::span<const std::byte> shown =
-        sent_.own
-            ? std::span<const std::byte>(sent_.own->call().memory).subspan(received_)
-            : sent_.incoming->readable();
+        sent_.own ? std::span<const std::byte>(sent_.own->call().memory)
+                        .subspan(received_, sent_.own->written() - received_)
+                  : sent_.incoming->readable();
     const std::span<const std::byte> part = shown.first(std::min(shown.size(), kStep));
     if (part.empty()) break;
     std::byte* const to = memory.data() + received_;
@@ -40,6 +40,7 @@ bool PointTransfer::move(std::size_t budget) {
     }
     received_ += part.size();
   }
+  receive_->set_received(received_);
   return received_ != before;
 }
 

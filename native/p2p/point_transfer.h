@@ -15,7 +15,10 @@ class PointTransfer {
   const SentPoint& sent() const { return sent_; }
   const PointRequestPtr& receive() const { return receive_; }
   std::size_t received() const { return received_; }
-  bool done() const { return received_ == receive_->call().memory.size(); }
+  bool done() const {
+    return received_ == receive_->call().memory.size() &&
+           (!sent_.own || sent_.own->has_values());
+  }
 
   // Takes at most about `budget` of the bytes that have arrived. Returns whether it
   // took any.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace bluecomm {
@@ -52,6 +53,11 @@ PointMessage PointService::message_of(const PointRequest& send) const {
 void PointService::start_send(const PointRequestPtr& send) {
   const PointCall& call = send->call();
   sends_.push_back(send);
+  if (call.gate) {
+    poll_values(*send);
+    if (send->done()) return;
+    if (!send->has_values()) gated_.push_back(send);
+  }
   if (call.peer == rank_) {
     SentPoint sent{rank_, message_of(*send), nullptr, send, std::nullopt};
     if (const PointRequestPtr receive = matching_.match(sent)) {
@@ -62,31 +68,60 @@ void PointService::start_send(const PointRequestPtr& send) {
   Channel* const channel = peers_.channel(call.peer);
   if (channel == nullptr) return;  // fail_gone() will end the send
   PointCredit& credit = credit_of(call.peer);
-  if (!credit.may_send()) {
+  if (!credit.may_send() || !send_message(send, *channel)) {
     credit.hold(send);
     return;
   }
-  send_message(send, *channel);
   if (send->done() || !is_released(*send)) return;
   sends_.pop_back();
   end(*send, {});
 }
 
-void PointService::send_message(const PointRequestPtr& send, Channel& channel) {
-  credit_of(send->call().peer).count_sent();
+// Returns false, and sends nothing, if the transport needs values that have not been
+// written.
+bool PointService::send_message(const PointRequestPtr& send, Channel& channel) {
+  PointCredit& credit = credit_of(send->call().peer);
+  credit.count_sent();
   try {
-    send->send(channel, to_header(message_of(*send), send->call().memory.size()));
+    if (!send->send(channel,
+                    to_header(message_of(*send), send->call().memory.size()))) {
+      credit.uncount_sent();
+      return false;
+    }
+    stats_.overlapped(send->call().memory.size() - send->written());
   } catch (const std::exception& error) {  // thrown by the transport
     fail(*send, {Code::kInternal, send->label() + ": " + error.what(), -1});
   }
+  return true;
 }
 
 void PointService::send_held(int peer) {
+  PointCredit& credit = credit_of(peer);
   while (Channel* const channel = peers_.channel(peer)) {
-    const PointRequestPtr next = credit_of(peer).take_held();
-    if (!next) return;
-    send_message(next, *channel);
+    const PointRequestPtr next = credit.next_held();
+    if (!next || !send_message(next, *channel)) return;
+    credit.forget(*next);
   }
+}
+
+bool PointService::poll_gates() {
+  bool changed = false;
+  for (const PointRequestPtr& send : std::exchange(gated_, {})) {
+    if (send->done()) continue;
+    const std::size_t before = send->written();
+    poll_values(*send);
+    if (!send->done() && !send->has_values()) gated_.push_back(send);
+    if (!send->done() && send->written() == before && !send->has_values()) continue;
+    changed = true;
+    if (send->call().peer != rank_) send_held(send->call().peer);
+  }
+  return changed;
+}
+
+void PointService::poll_values(PointRequest& send) {
+  const Status status = send.poll_values();
+  if (status.ok()) return;
+  fail(send, {status.code, send.label() + ": " + status.text, status.rank});
 }
 
 // --- Receiving -----------------------------------------------------------------------
@@ -166,6 +201,7 @@ bool PointService::move(PointTransfer& transfer) {
   const Clock::time_point begin = stats_.records() ? Clock::now() : Clock::time_point();
   const bool moved = transfer.move(kBudget);
   if (moved && stats_.records()) stats_.combined(*receive, begin);
+  if (moved) requests_.moved(*receive);
   if (!transfer.done()) return moved;
   if (const PointRequestPtr own = transfer.sent().own) {
     std::erase(sends_, own);
@@ -198,8 +234,8 @@ bool PointService::advance_transfers() {
 // Returns whether nobody reads the values of a send any more.
 bool PointService::is_released(const PointRequest& send) const {
   // The receiver may drop values that it declines; the reason is on its way.
-  return send.is_sent() && send.released() == send.call().memory.size() &&
-         !has_notice(send.id());
+  return send.is_sent() && send.has_values() &&
+         send.released() == send.call().memory.size() && !has_notice(send.id());
 }
 
 // Ends the sends that are released.
@@ -231,6 +267,9 @@ void PointService::end(PointRequest& request, Status status) {
 
 bool PointService::poll(std::span<const int> gone) {
   bool changed = read_notices();
+  if (std::exchange(forgot_held_, false)) {
+    for (int peer = 0; peer < stats_.size(); ++peer) send_held(peer);
+  }
   if (advance_transfers()) changed = true;
   if (release_sends()) changed = true;
   for (const int rank : gone) {
@@ -246,6 +285,7 @@ void PointService::free() {
   declined_.clear();
   sends_.clear();
   matching_.clear();
+  gated_.clear();
 }
 
 }  // namespace bluecomm

@@ -61,6 +61,11 @@ class PointService final : public PointRequestHost {
   // changed.
   bool poll(std::span<const int> gone);
 
+  // Whether sends wait for gates, which poll_gates() polls. It returns whether anything
+  // changed.
+  bool has_gated() const { return !gated_.empty(); }
+  bool poll_gates();
+
   // Fails the requests of a group, which has been removed.
   void remove_group(std::uint64_t group, const std::string& why);
   // Fails requests that start from now on, with `why`.
@@ -78,7 +83,8 @@ class PointService final : public PointRequestHost {
   };
 
   void start_send(const PointRequestPtr& send);
-  void send_message(const PointRequestPtr& send, Channel& channel);
+  bool send_message(const PointRequestPtr& send, Channel& channel);
+  void poll_values(PointRequest& send);
   void send_held(int peer);
   void report_taken(int peer);
   void begin(SentPoint sent, const PointRequestPtr& receive);
@@ -116,6 +122,8 @@ class PointService final : public PointRequestHost {
   PointMatching matching_;
   std::vector<PointCredit> credits_;    // by rank
   std::vector<PointRequestPtr> sends_;  // not released yet
+  std::vector<PointRequestPtr> gated_;  // of these, the ones that wait for gates
+  bool forgot_held_ = false;            // held sends may follow one that has failed
   std::vector<std::unique_ptr<PointTransfer>> transfers_;
   std::vector<Notice> notices_;
   // Messages that do not match their receives. A transport may release the values of a

@@ -77,6 +77,7 @@ void PointService::fail(PointRequest& request, Status status) {
       post(request.call().peer, message_of(request), PointAction::kCancel, status);
     } else {
       credit_of(request.call().peer).forget(request);
+      forgot_held_ = true;
     }
     std::erase_if(sends_, [&](const auto& one) { return one.get() == &request; });
   } else if (const PointTransfer* const transfer = transfer_of(request)) {
@@ -237,6 +238,10 @@ void PointService::handle_decline(int peer, const PointMessage& message,
 BaseRequest::Awaited PointService::awaited(const PointRequest& request) const {
   const PointCall& call = request.call();
   BaseRequest::Awaited awaited;
+  if (!request.has_values()) {
+    awaited.wish = "its GPU";
+    return awaited;
+  }
   if (request.is_send()) {
     awaited.ranks.insert(call.peer);
     awaited.wish = "to receive with tag " + std::to_string(call.tag);
@@ -262,13 +267,20 @@ Status PointService::timeout_status(const PointRequest& request) const {
   const std::string within =
       " within " + seconds(request.deadline() - request.started());
   std::string text = request.label() + ": ";
+  if (!request.has_values()) {
+    return {Code::kTimedOut, text + std::string(kLateDevice), -1};
+  }
   if (request.is_send()) {
     text += peers_.describe_rank(call.peer) + " did not receive it" + within;
-    text += request.is_sent() || call.peer == rank_
-                ? "; it must call recv with this tag and this source"
-                : "; the send waited in this rank, because " +
-                      std::to_string(PointCredit::kLimit) +
-                      " earlier messages wait there for a recv";
+    if (request.is_sent() || call.peer == rank_) {
+      text += "; it must call recv with this tag and this source";
+    } else {
+      text += "; the send waited in this rank, because ";
+      text += credits_[static_cast<std::size_t>(call.peer)].is_spent()
+                  ? std::to_string(PointCredit::kLimit) +
+                        " earlier messages wait there for a recv"
+                  : "an earlier send to that rank waits for its GPU";
+    }
     return {Code::kTimedOut, text, call.peer};
   }
   if (const PointTransfer* const transfer = transfer_of(request)) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -120,6 +121,19 @@ class BaseRequest {
   // the request has failed.
   virtual bool holds_memory() const { return false; }
 
+  // Returns how many of the first bytes of the result are final: nothing writes them
+  // again. Decreases only to 0, which then also holds after the end: bytes that were
+  // final before have been written again.
+  virtual std::size_t final_prefix() const { return 0; }
+  // A caller waits until final_prefix() has reached `nbytes`.
+  void set_goal(std::size_t nbytes) { goal_ = nbytes; }
+  // Returns whether the prefix has reached the goal, and then forgets the goal.
+  bool reaches_goal() {
+    if (goal_ == kNoGoal || final_prefix() < goal_) return false;
+    goal_ = kNoGoal;
+    return true;
+  }
+
   // Makes this request raise the failure of an earlier one when it has ended.
   void carry(Status failure) { carried_ = std::move(failure); }
   // Changes the status of a request that is done to the failure that it carries, or
@@ -150,6 +164,8 @@ class BaseRequest {
   const Clock::time_point started_ = Clock::now();
   std::optional<Status> carried_;
   Clock::time_point deadline_;
+  static constexpr std::size_t kNoGoal = std::numeric_limits<std::size_t>::max();
+  std::size_t goal_ = kNoGoal;
 };
 
 }  // namespace bluecomm

@@ -61,8 +61,12 @@ class RequestTable {
   // Returns the active request that was started first; null if there is none.
   BaseRequest* oldest() const { return oldest_; }
   bool outstanding() const { return oldest_ != nullptr; }
-  // Returns the number of requests that have ended.
+  // Returns a counter that grows when a request has ended or has reached its goal.
   std::uint64_t completions() const { return completions_; }
+  // A request has moved bytes, and so may have reached its goal.
+  void moved(BaseRequest& request) {
+    if (request.reaches_goal()) ++completions_;
+  }
 
   // Moves a deadline to at least `time` from now.
   void extend_deadline(RequestId id, Clock::duration time);

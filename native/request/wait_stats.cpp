@@ -242,6 +242,7 @@ void WaitStats::reset() {
   for (auto& blocked : blocked_ns_) blocked.store(0, std::memory_order_relaxed);
   dropped_.store(0, std::memory_order_relaxed);
   replaced_.store(0, std::memory_order_relaxed);
+  overlapped_.store(0, std::memory_order_relaxed);
   since_ = Clock::now();
 }
 

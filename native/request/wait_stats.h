@@ -68,6 +68,12 @@ class WaitStats {
     if (count > 0) replaced_.fetch_add(count, std::memory_order_relaxed);
   }
 
+  // Called when an operation or a send has started while `nbytes` of its input were
+  // still being copied from a device. Thread-safe.
+  void overlapped(std::size_t nbytes) {
+    overlapped_.fetch_add(nbytes, std::memory_order_relaxed);
+  }
+
   // Counts the messages of an operation. `for_each_message(visit)` calls
   // visit(peer, messages sent, messages received, nbytes) for each.
   template <typename ForEachMessage>
@@ -95,6 +101,9 @@ class WaitStats {
   }
   std::uint64_t replaced_count() const {
     return replaced_.load(std::memory_order_relaxed);
+  }
+  std::uint64_t overlapped_count() const {
+    return overlapped_.load(std::memory_order_relaxed);
   }
   std::chrono::duration<double> age() const { return Clock::now() - since_; }
   void reset();
@@ -138,6 +147,7 @@ class WaitStats {
   std::array<std::atomic<std::int64_t>, kRequestKinds> blocked_ns_{};
   std::atomic<std::uint64_t> dropped_ = 0;
   std::atomic<std::uint64_t> replaced_ = 0;
+  std::atomic<std::uint64_t> overlapped_ = 0;
   mutable Mutex window_mutex_;
   // Reused by the events of each operation, under the progress lock.
   std::vector<Event> edge_events_;

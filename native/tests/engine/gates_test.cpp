@@ -10,6 +10,7 @@
 #include "common/gate.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/engine/gradual_gate.h"
 
 namespace bluecomm::test {
 namespace {
@@ -37,26 +38,6 @@ class SwitchedGate final : public Gate {
  private:
   std::atomic<int> polls_{0};
   std::atomic<Position> position_{Position::kClosed};
-};
-
-// A gate whose input the test writes in parts.
-class GradualGate final : public Gate {
- public:
-  std::optional<Status> poll() override {
-    if (is_broken_) return Status{Code::kInternal, "the copy failed", -1};
-    if (written_ < kAll) return std::nullopt;
-    return Status{};
-  }
-  std::size_t written() override { return written_; }
-
-  void write(std::size_t nbytes) { written_ = nbytes; }
-  void finish() { written_ = kAll; }
-  void break_off() { is_broken_ = true; }
-
- private:
-  static constexpr std::size_t kAll = SIZE_MAX;
-  std::atomic<std::size_t> written_{0};
-  std::atomic<bool> is_broken_{false};
 };
 
 Call gated(Call call, std::shared_ptr<Gate> gate) {
@@ -198,14 +179,7 @@ TEST(gates, that_stay_closed_do_not_delay_close) {
 
 // --- Inputs in parts -----------------------------------------------------------------
 
-constexpr std::size_t kPart = 300'000;  // bytes, some of which do not fill a chunk
-constexpr std::size_t kParts = 5;
-constexpr std::size_t kCount = kPart * kParts / sizeof(float);
 constexpr float kUnwritten = -1e9F;
-
-float value_of(int rank, std::size_t i) {
-  return 1.0F / static_cast<float>(3 + 7 * rank + static_cast<int>(i % 1013));
-}
 
 // Runs a call whose input is written part by part on all ranks, each part when the
 // engine has polled the gate, and compares its result with that of a call whose input
@@ -214,7 +188,7 @@ void check_gradual(EngineWorld& world, Kind kind, std::uint64_t group) {
   world.run([&](int rank, Engine& engine) {
     std::vector<float> input(kCount, kUnwritten);
     std::vector<float> whole(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) whole[i] = value_of(rank, i);
+    for (std::size_t i = 0; i < kCount; ++i) whole[i] = part_value(rank, i);
     const std::size_t length = kind == Kind::kReducescatter
                                    ? kCount / static_cast<std::size_t>(world.size())
                                : kind == Kind::kReduce && rank != 0 ? 0

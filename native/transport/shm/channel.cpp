@@ -28,6 +28,7 @@ class ShmOutgoing final : public Outgoing {
       : outbox_(std::move(outbox)), message_(std::move(message)) {}
   ~ShmOutgoing() override { outbox_->cancel(*message_); }
   std::size_t released() const override { return message_->released; }
+  void grow(std::size_t nbytes) override { outbox_->grow(*message_, nbytes); }
 
  private:
   const std::shared_ptr<Outbox> outbox_;
@@ -76,6 +77,24 @@ std::unique_ptr<Outgoing> RingChannel::send_message(const Header& sent,
     if (!*copies) *copies = std::make_shared<StagedCopies>();
     message->copies = std::static_pointer_cast<StagedCopies>(*copies);
   }
+  outbox_->enqueue(message);
+  return std::make_unique<ShmOutgoing>(outbox_, std::move(message));
+}
+
+std::unique_ptr<Outgoing> RingChannel::send_growing(
+    const Header& sent, std::span<const std::byte> payload) {
+  const ShmOptions& options = shared_->options;
+  if (payload.size() <= options.eager_bytes || options.memory->find(payload)) {
+    return nullptr;
+  }
+  if (finished_ || closing_ || forgotten_) return std::make_unique<SettledOutgoing>(0);
+  auto message = std::make_shared<SentMessage>();
+  message->header = sent;
+  message->header.nbytes = payload.size();
+  message->payload = payload;
+  message->is_growing = true;
+  ++stats_.messages_sent;
+  stats_.bytes_sent += payload.size();
   outbox_->enqueue(message);
   return std::make_unique<ShmOutgoing>(outbox_, std::move(message));
 }

@@ -26,6 +26,9 @@ class RingChannel final : public Channel {
                                          std::span<const std::byte> payload,
                                          std::shared_ptr<void>& copies,
                                          Lease& lease) override;
+  // Not for short payloads, nor for those in shared memory, which the peer reads there.
+  std::unique_ptr<Outgoing> send_growing(const Header& header,
+                                         std::span<const std::byte> payload) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
   bool shares_memory() const override { return true; }
   ChannelStats stats() const override;

@@ -66,6 +66,7 @@ bool Outbox::send_now(const Header& header, std::span<const std::byte> payload,
 }
 
 void Outbox::enqueue(std::shared_ptr<SentMessage> message) {
+  if (!message->is_growing) message->final = message->payload.size();
   queue_.push_back({{}, std::move(message)});
   if (connection_ && queue_.size() == 1) flush_queue();
 }
@@ -84,6 +85,14 @@ void Outbox::cancel(SentMessage& message) {
   if (message.live) connection_->outbound().live[*message.live].store(0);
   fence();
   control({.kind = FrameKind::kCancel, .id = message.id});
+}
+
+void Outbox::grow(SentMessage& message, std::size_t nbytes) {
+  if (message.finished) return;
+  message.final = nbytes;
+  if (!connection_ || !message.accepted) return;
+  while (can_copy_chunk(message) && copy_chunk(message)) {
+  }
 }
 
 bool Outbox::start(const std::shared_ptr<SentMessage>& message) {
@@ -113,14 +122,14 @@ bool Outbox::announce(const std::shared_ptr<SentMessage>& message) {
 // need not wait for the copy. Leaves half of the staging memory to accepted messages.
 void Outbox::stage_ahead(SentMessage& message) {
   const std::size_t limit = shared_->options.staging_bytes / 2;
-  while (message.copied < message.payload.size() &&
-         message.chunks.size() < kChunksAhead &&
+  while (message.copied < message.final && message.chunks.size() < kChunksAhead &&
          shared_->staged_bytes + kChunkBytes <= limit && stage(message)) {
   }
 }
 
 // Offers the payload to be read in place if it lies in shared memory.
 void Outbox::offer_in_place(SentMessage& message, Frame& frame) {
+  if (message.is_growing) return;
   const auto location = shared_->options.memory->find(message.payload);
   if (!location || free_live_.empty() || !connection_->share(location->segment)) return;
   message.live = free_live_.back();
@@ -176,7 +185,7 @@ bool Outbox::progress() {
 }
 
 bool Outbox::can_copy_chunk(const SentMessage& message) const {
-  if (message.finished || message.copied == message.payload.size()) return false;
+  if (message.finished || message.copied == message.final) return false;
   // The first chunk ignores all limits: otherwise messages could wait for each other
   // forever.
   return message.chunks.empty() ||
@@ -192,7 +201,7 @@ std::shared_ptr<const StagedChunk> Outbox::next_chunk(SentMessage& message) {
     message.copies->chunks.resize(std::max(message.copies->chunks.size(), index + 1));
     if (auto chunk = message.copies->chunks[index].lock()) return chunk;
   }
-  const std::size_t n = std::min(kChunkBytes, message.payload.size() - message.copied);
+  const std::size_t n = std::min(kChunkBytes, message.final - message.copied);
   const auto chunk = std::make_shared<const StagedChunk>(shared_, n);
   if (!connection_->share(chunk->location().segment)) return nullptr;
   std::copy_n(message.payload.data() + message.copied, n, chunk->bytes().data());

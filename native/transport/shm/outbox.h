@@ -56,6 +56,8 @@ struct SentMessage {
 
   Header header;
   std::span<const std::byte> payload;
+  std::size_t final = 0;          // [0, final) of the payload may be sent
+  bool is_growing = false;        // then `final` grows; otherwise it is everything
   std::vector<std::byte> posted;  // owns the payload of a post
   bool is_post = false;
   std::uint64_t id = 0;  // 0 until the message is announced
@@ -85,6 +87,8 @@ class Outbox {
   bool send_now(const Header& header, std::span<const std::byte> payload, bool is_post);
   void enqueue(std::shared_ptr<SentMessage> message);
   void cancel(SentMessage& message);
+  // More of a growing message may be sent.
+  void grow(SentMessage& message, std::size_t nbytes);
 
   // Sends a frame of the inbox.
   void control(const Frame& frame);
