@@ -14,12 +14,14 @@ class CopyCounts(NamedTuple):
         to_host_nbytes: Bytes of these.
         to_device: Copies from the host to a device.
         to_device_nbytes: Bytes of these.
+        overlapped_nbytes: Bytes of these that were copied while their operation ran.
     """
 
     to_host: int = 0
     to_host_nbytes: int = 0
     to_device: int = 0
     to_device_nbytes: int = 0
+    overlapped_nbytes: int = 0
 
     def since(self, earlier: CopyCounts) -> CopyCounts:
         """Return the counts less those of an earlier moment."""
@@ -40,7 +42,16 @@ def count_copy(*, to_host: int = 0, to_device: int = 0) -> None:
             _counts.to_host_nbytes + to_host,
             _counts.to_device + bool(to_device),
             _counts.to_device_nbytes + to_device,
+            _counts.overlapped_nbytes,
         )
+
+
+def count_overlap(nbytes: int) -> None:
+    """Count bytes that are copied to a device while their operation runs."""
+    global _counts
+    with _lock:
+        overlapped = _counts.overlapped_nbytes + nbytes
+        _counts = _counts._replace(overlapped_nbytes=overlapped)
 
 
 def copy_counts() -> CopyCounts:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
-from torch.autograd.graph import increment_version
 
 from bluecomm.device import runtime
+from bluecomm.device.copy_back import CopyBack
 from bluecomm.device.copy_counts import count_copy
 from bluecomm.device.work_counts import WorkCount, total_of
 from bluecomm.errors import BluecommError, CommunicationTimeout
@@ -183,20 +183,25 @@ class Staging(abc.ABC):
         Raises:
             RuntimeError: As in ``to_host``.
         """
-        # The memory of a view with such a bit holds other values than the view.
-        is_plain = not tensor.is_conj() and not tensor.is_neg()
-        if tensor.is_contiguous() and is_plain:
-            self.fill(tensor, values)
-            increment_version(tensor)  # autograd does not see the copy
-            return tensor
-        filled = self.empty(tensor.shape, tensor.dtype)
-        self.fill(filled, values)
-        with torch.no_grad():
-            return tensor.copy_(filled)
+        return CopyBack(self, values, tensor).finish()
+
+    def copy_back(self, values: torch.Tensor, target: torch.Tensor | None) -> CopyBack:
+        """Return the way back of a result that is being computed.
+
+        Args:
+            values: Memory of ``empty_on_host`` that gets the result.
+            target: As for ``CopyBack``.
+        """
+        return CopyBack(self, values, target, self._part_nbytes(values.nbytes))
+
+    def _part_nbytes(self, nbytes: int) -> int:
+        from bluecomm._native import copy_part_nbytes
+
+        return copy_part_nbytes(nbytes)
 
     def to_device(self, values: torch.Tensor) -> torch.Tensor:
         """Return a new tensor on the device with values of the host; see ``write``."""
-        return self.write(self.empty(values.shape, values.dtype), values)
+        return CopyBack(self, values, None).finish()
 
 
 class CudaStaging(Staging):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import increment_version
 
-from bluecomm.device.staging import Staging, staging_of
+from bluecomm.device.copy_back import CopyBack
+from bluecomm.device.staging import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
@@ -64,7 +65,7 @@ def _recv(
     comm = current_communicator(process_set)
     call = _call_of(tensor, src, tag, comm)
     call.timeout_s = timeout_s
-    call.blocking = form.blocking
+    call.blocking = form.blocking and call.parts is None
     return comm.start(call)
 
 
@@ -98,8 +99,10 @@ def _call_of(
     member = _ANY_SOURCE if src is None else member_of("recv", "src", src, comm)
     tag = check_tag("recv", tag)
     memory, dtype = as_input(tensor, "recv", staged=True)
+    back = None
     if (staging := staging_of(memory)) is not None:
         memory = staging.empty_on_host(memory.shape, memory.dtype)
+        back = staging.copy_back(memory, tensor)
     if is_tracked(tensor):
         raise ValueError(
             "recv: the tensor requires grad, but no gradient passes between a send and "
@@ -112,8 +115,9 @@ def _call_of(
         NO_MEMORY,
         span(memory),
         (memory, tensor),
-        _written(comm, tensor, memory, src, staging),
+        _written(comm, tensor, memory, src, back),
     )
+    call.parts = back if back is not None and back.in_parts else None
     sender = "any rank" if src is None else f"rank {src}"
     call.name = f"from {sender}, tag {tag}"
     call.parameters = parameters(peer=member, tag=tag)
@@ -125,13 +129,13 @@ def _written(
     tensor: torch.Tensor,
     memory: torch.Tensor,
     src: int | None,
-    staging: Staging | None,
+    back: CopyBack | None,
 ) -> Callable[[int], int]:
     """Return the end of a receive into ``memory``, the values of ``tensor``."""
 
     def finish(number: int) -> int:
-        if staging is not None:
-            staging.write(tensor, memory)
+        if back is not None:
+            back.finish()
         elif memory.data_ptr() == tensor.data_ptr():
             # Autograd did not see the engine write.
             increment_version(tensor)

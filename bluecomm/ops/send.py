@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.device.staging import values_on_host
+from bluecomm.device.staging import HostCopy, staging_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tags import check_tag
 from bluecomm.ops.tensor import as_input, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.runtime.communicator import check_timeout
 
 __all__ = ["send", "send_nonblocking"]
 
@@ -34,8 +33,10 @@ def _send(
     from each rank, and ``send`` returns at once; otherwise it returns when the receiver
     has taken the values. Sends and receives do not wait for other operations.
 
-    A tensor on a device is copied to the host before the send starts, so also
-    ``send_nonblocking`` waits until the device has computed it.
+    A tensor on a device is copied to the host. The message carries the parts that have
+    been copied; a short one, or one over MPI, leaves with the last of them. Later sends
+    to the same rank may wait for that. The tensor must not change before the send has
+    ended.
 
     No gradient passes: the receiver gets the values.
 
@@ -61,20 +62,18 @@ def _send(
     member = member_of("send", "dst", dst, comm)
     tag = check_tag("send", tag)
     source, dtype = as_input(tensor, "send", staged=True)
-    limit_s = comm.world.config.operation_timeout_s
-    if timeout_s is not None:
-        check_timeout("send", timeout_s)
-        limit_s = timeout_s
-    source = values_on_host(source, "send", limit_s)
+    staging = staging_of(source)
+    copy = HostCopy(source, None) if staging is None else staging.to_host(source)
     call = Call(
         "send",
         dtype,
         source.shape,
-        span(source),
+        span(copy.values),
         NO_MEMORY,
-        (source, tensor),
+        (copy.values, source, tensor),
         lambda _: None,
     )
+    call.gate = copy.gate
     call.name = f"to rank {dst}, tag {tag}"
     call.timeout_s = timeout_s
     call.parameters = parameters(peer=member, tag=tag)

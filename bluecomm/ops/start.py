@@ -103,6 +103,9 @@ def start(
                     )
             else:
                 call = _staged_call(staging, kind, dtype, source, target, rows)
+                if comm.is_repeated:
+                    # Until all members have a result, a repetition may replace it.
+                    call.parts = None
         elif in_place:
             call = _call_in_place(kind, dtype, source, tensor, keeps_input=keeps_input)
         else:
@@ -114,7 +117,7 @@ def start(
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = parameters
-        call.blocking = form.blocking
+        call.blocking = form.blocking and call.parts is None
         if not tracked:
             return begin(call)
         handle = start_tracked(comm, call, tensor, adjoint, begin)
@@ -269,13 +272,9 @@ def _staged_call(
         shape = target.shape
     copy = staging.to_host(source)
     result = staging.empty_on_host(shape, source.dtype)
-
-    def finish(_: int) -> torch.Tensor:
-        if target is None:
-            return staging.to_device(result)
-        return staging.write(target, result)
-
-    call = _call(kind, dtype, copy.values, result, source, finish)
+    back = staging.copy_back(result, target)
+    call = _call(kind, dtype, copy.values, result, source, lambda _: back.finish())
+    call.parts = back if back.in_parts else None
     call.gate = copy.gate
     return call
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from bluecomm._native import Gate, NcclCall, Parameters
+    from bluecomm.runtime.parts_handle import ResultParts
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,8 @@ class Call(Generic[Result]):
         finish: Makes the result from the engine's number of the operation.
 
     Attributes:
+        parts: Takes parts of the result in ``wait``, before the operation has ended;
+            ``None`` if it is taken as a whole. Such a call is not blocking.
         name: Name by which the ranks' calls are matched. It is ``None`` until
             ``Communicator.start`` derives one from the order of calls.
         timeout_s: Deadline that the caller gave. ``None`` stands for the configured
@@ -74,7 +77,7 @@ class Call(Generic[Result]):
         contributors: Number of members whose inputs the result contains, in a job that
             survives losses; otherwise 0.
         gate: Opens when the input has been written; ``None`` if it has been already.
-            Sends and receives have none.
+            Receives have none.
         tickets: Makes ``ticket`` when the call is passed to the engine, if NCCL carries
             it out. Such a call has no memory.
         ticket: Orders the call if NCCL carries it out, and ``None`` if the engine does.
@@ -102,6 +105,7 @@ class Call(Generic[Result]):
         "limit_s",
         "name",
         "parameters",
+        "parts",
         "precedes_ticket",
         "shape",
         "source",
@@ -127,6 +131,7 @@ class Call(Generic[Result]):
         self.destination = destination
         self.keep = keep
         self.finish = finish
+        self.parts: ResultParts | None = None
         self.name: str | None = None
         self.timeout_s: float | None = None
         self.parameters: Parameters | None = None

@@ -144,7 +144,7 @@ class RequestHandle(Handle[Result]):
     def wait(self, timeout_s: float | None = None) -> Result:
         finish = self._fresh()
         world, number = self._world, self._number
-        completion = world.wait(number, timeout_s)
+        completion = self._await_result(timeout_s)
         if completion is None:
             raise CommunicationTimeout(
                 f"{self._label()} on rank {world.rank}: not finished within "
@@ -161,6 +161,9 @@ class RequestHandle(Handle[Result]):
             return finish(number)
         finally:
             world.release(number)
+
+    def _await_result(self, timeout_s: float | None) -> Completion | None:
+        return self._world.wait(self._number, timeout_s)
 
     def await_end(self, timeout_s: float | None = None) -> Completion | None:
         """Wait until the request has ended, and leave the result to ``wait``.

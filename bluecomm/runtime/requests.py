@@ -16,6 +16,7 @@ from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.failure import CLOSED
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
+from bluecomm.runtime.parts_handle import PartsHandle
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Engine
@@ -137,6 +138,8 @@ class Requests:
         if number == 0:
             return FinishedHandle(self, number, call.kind, name, call.finish)
         self._note_started(number, timeout_s)
+        if call.parts is not None:
+            return PartsHandle(self, number, call.kind, name, call.finish, call.parts)
         return RequestHandle(self, number, call.kind, name, call.finish)
 
     def run_after(
@@ -245,6 +248,26 @@ class Requests:
         Raises:
             SuspendedError: The engine was suspended before the request had ended.
         """
+        return self._wait(number, None, timeout_s)[0]
+
+    def wait_part(
+        self, number: int, nbytes: int, timeout_s: float | None
+    ) -> tuple[Completion | None, int]:
+        """Wait until a request has ended, or until ``nbytes`` of its result are final.
+
+        Returns:
+            The outcome of a request that has ended, and how many of the first bytes of
+            the result are final. They are fewer, without an outcome, if ``timeout_s``
+            passed.
+
+        Raises:
+            SuspendedError: As for ``wait``.
+        """
+        return self._wait(number, nbytes, timeout_s)
+
+    def _wait(
+        self, number: int, nbytes: int | None, timeout_s: float | None
+    ) -> tuple[Completion | None, int]:
         self.check_usable()
         suspensions = self._suspensions
         self._waiting.add(number)
@@ -256,11 +279,15 @@ class Requests:
                 if timeout_s is None:
                     self._completions.hand_over()
             limit_s = float("inf") if timeout_s is None else timeout_s
-            completion = self._engine.wait(number, limit_s)
+            final = 0
+            if nbytes is None:
+                completion = self._engine.wait(number, limit_s)
+            else:
+                completion, final = self._engine.wait_part(number, nbytes, limit_s)
             was_suspended = self._is_suspended or self._suspensions > suspensions
-            if completion is None and was_suspended:
+            if completion is None and final < (nbytes or 1) and was_suspended:
                 raise self._suspended("wait", None)
-            return completion
+            return completion, final
         finally:
             self._waiting.discard(number)
 

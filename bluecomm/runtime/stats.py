@@ -172,7 +172,10 @@ class DeviceStats:
         copies_to_host: Copies of tensors from a device to the host.
         bytes_to_host: Bytes of these.
         copies_to_device: Copies from the host to a device.
-        bytes_to_device: Bytes of these.
+        bytes_to_device: Bytes of these. A large result may be copied in several parts.
+        overlapped_bytes_to_host: Bytes that were still being copied to the host when
+            their operation started to work on those before them.
+        overlapped_bytes_to_device: Bytes whose copy started while their operation ran.
         work: Counters of what devices have finished, with their time, for each kind by
             its name in timelines, such as ``"NCCL_ALLREDUCE"`` or ``"COPY_TO_HOST"``.
     """
@@ -184,6 +187,8 @@ class DeviceStats:
     bytes_to_host: int = 0
     copies_to_device: int = 0
     bytes_to_device: int = 0
+    overlapped_bytes_to_host: int = 0
+    overlapped_bytes_to_device: int = 0
     work: Mapping[str, DeviceWorkStats] = dataclasses.field(default_factory=dict)
 
 
@@ -363,9 +368,19 @@ def to_stats(
 
 
 def to_device_stats(
-    nccl: NcclCounts, copies: CopyCounts, work: Mapping[str, WorkCount]
+    nccl: NcclCounts,
+    copies: CopyCounts,
+    work: Mapping[str, WorkCount],
+    overlapped: int,
 ) -> DeviceStats:
-    """Return the counters of NCCL, of copies, and of what devices did."""
+    """Return the counters of NCCL, of copies, and of what devices did.
+
+    Args:
+        nccl: Counters of NCCL.
+        copies: Counters of copies.
+        work: Counters of what devices did.
+        overlapped: Bytes to the host that the engine did not wait for.
+    """
     return DeviceStats(
         nccl_calls=nccl.calls,
         nccl_bytes=nccl.nbytes,
@@ -374,6 +389,8 @@ def to_device_stats(
         bytes_to_host=copies.to_host_nbytes,
         copies_to_device=copies.to_device,
         bytes_to_device=copies.to_device_nbytes,
+        overlapped_bytes_to_host=overlapped,
+        overlapped_bytes_to_device=copies.overlapped_nbytes,
         work={kind: DeviceWorkStats(*one) for kind, one in work.items()},
     )
 

@@ -204,6 +204,7 @@ class World(Requests):
             self.nccl_calls.counts(),
             copy_counts().since(self._copies_before),
             work_since(device_work(), self._work_before),
+            counted["overlapped"],
         )
         return to_stats(counted, hosts, gone, waits, generation, devices)
 

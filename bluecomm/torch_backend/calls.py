@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
-from bluecomm.device.staging import Staging, staging_of, wait_on_host
+from bluecomm.device.staging import Staging, staging_of
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.refusal import refuse, told
 from bluecomm.ops.tensor import dtype_word, span
@@ -343,9 +343,6 @@ class GroupCalls:
             destination: Receiver.
         """
         call.timeout_s = self._timeout_s
-        if call.gate is not None:  # the engine sends at once
-            wait_on_host(call.gate, operation, self._device_limit_s)
-            call.gate = None
 
         def start() -> list[Handle[None]]:
             return [begin(self._comm, call)]

@@ -82,10 +82,11 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         x += 1
     messages = [x + i for i in range(6)]
     exchange(messages)
+    first = [message * 1 for message in messages]
     # A receiver waits neither for its stream nor for what it has received before, so it
     # is ahead of its device if the sender does not wait for a device, either.
     exchange([message.cpu() for message in messages] if bf.rank() == 0 else messages)
-    return [*results, x, *messages]
+    return [*results, x, *first, *messages]
 
 
 def large(_: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from bluecomm.device.staging import CudaStaging
-from bluecomm.torch_backend import calls
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -287,10 +286,7 @@ def labelled_waits() -> Iterator[None]:
 
         return labelled
 
-    with (
-        mock.patch.object(CudaStaging, "follow", label(CudaStaging.follow)),
-        mock.patch.object(calls, "wait_on_host", label(calls.wait_on_host)),
-    ):
+    with mock.patch.object(CudaStaging, "follow", label(CudaStaging.follow)):
         yield
 
 
@@ -370,6 +366,6 @@ def test_each_wait_is_needed(expected, tmp_path_factory):
         torch.testing.assert_close(run(environment), expected[overlap], rtol=0, atol=0)
 
     waits = waits_of(run, tmp_path_factory.mktemp("sites") / "sites")
-    for label in ("finish_on_device", "_settle", "_run_message"):
+    for label in ("finish_on_device", "_settle"):
         assert any(label in one for one in waits)
     assert not unneeded_waits(check, waits)

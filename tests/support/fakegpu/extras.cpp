@@ -151,6 +151,13 @@ void fakegpu_hold(CUstream handle, int on) {
   world().changed.notify_all();
 }
 
+// So many more copies to the host start, on all streams together; below 0: any number.
+void fakegpu_limit_copies_to_host(int number) {
+  const std::scoped_lock lock(world().mutex);
+  world().copies_to_host_left = number;
+  world().changed.notify_all();
+}
+
 void fakegpu_set_capturing(CUstream handle, int on) {
   const std::scoped_lock lock(world().mutex);
   CUstream const stream = find_stream(handle, "fakegpu_set_capturing");

@@ -103,6 +103,7 @@ _CUDA_ARGUMENTS = {
     "fakegpu_default_stream": (ctypes.c_int,),
     "fakegpu_drain": (handle,),
     "fakegpu_hold": (handle, ctypes.c_int),
+    "fakegpu_limit_copies_to_host": (ctypes.c_int,),
     "fakegpu_set_capturing": (handle, ctypes.c_int),
     "fakegpu_break": (ctypes.c_int,),
     "fakegpu_site": (ctypes.c_char_p,),

@@ -24,10 +24,13 @@ microseconds draw_delay(CUstream stream) {
   return microseconds(stream->random() % static_cast<unsigned>(most));
 }
 
+bool is_copy_to_host(const Task& task) { return task.label == "cuMemcpyDtoHAsync"; }
+
 bool may_start(CUstream stream) {
   if (stream->held || stream->tasks.empty()) return false;
-  const std::shared_ptr<Recording>& waits_for = stream->tasks.front().waits_for;
-  return waits_for == nullptr || waits_for->done;
+  const Task& task = stream->tasks.front();
+  if (is_copy_to_host(task) && world().copies_to_host_left == 0) return false;
+  return task.waits_for == nullptr || task.waits_for->done;
 }
 
 // The thread of a stream. It ends when the stream is destroyed and has no task left.
@@ -48,6 +51,7 @@ void run_stream(CUstream stream) {
     }
     const Task task = std::move(stream->tasks.front());
     stream->tasks.pop_front();
+    if (is_copy_to_host(task) && all.copies_to_host_left > 0) --all.copies_to_host_left;
     if (task.run) {
       lock.unlock();
       task.run();

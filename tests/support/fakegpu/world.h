@@ -81,6 +81,8 @@ struct World {
   int next_actor = 1;
   Clock host;
   Memory memory;
+  // Copies to the host that may start; below 0: any number. Set by tests.
+  int copies_to_host_left = -1;
 };
 
 World& world();
