@@ -16,7 +16,9 @@ import torch
 
 import bluecomm
 from bluecomm import (
+    DeviceStats,
     Min,
+    allgather_object,
     allreduce,
     broadcast_object,
     init,
@@ -26,9 +28,18 @@ from bluecomm import (
     size,
 )
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
+from bluecomm.bench.device_path import (
+    NCCL,
+    STAGED,
+    UnexpectedPath,
+    check_paths,
+    device_counts,
+    job_path,
+    path_since,
+)
 from bluecomm.bench.memory import free_memory
 from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
-from bluecomm.bench.own import Bluecomm
+from bluecomm.bench.own import Bluecomm, may_use_nccl
 from bluecomm.bench.peers import UnavailablePeer, start_peers
 from bluecomm.bench.plot import BANDWIDTH, TIME, draw
 from bluecomm.bench.results import (
@@ -171,6 +182,9 @@ def run(args: argparse.Namespace) -> int:
         results = _measure_all(args, cases, layout, notes, gpu)
     except UnavailablePeer as error:
         return _give_up(str(error))
+    except UnexpectedPath as error:
+        _give_up(str(error))
+        return 1
     if rank() != 0:
         return 0
     print_table(results)
@@ -265,7 +279,11 @@ def _measure(
 ) -> list[Measurement]:
     prepared = [(each.name, each.prepare(case)) for each in implementations]
     there = [(name, turn) for name, turn in prepared if turn is not None]
+    before = device_counts()
     times = measure([turn for _, turn in there], args.rounds, args.round_s)
+    if args.device == "cuda":
+        path = _path_of(case, before)
+        there = [(f"{name}, {path}", turn) for name, turn in there]
     measurements = []
     for (name, _), times_us in zip(there, times, strict=True):
         numbers = spread(times_us)
@@ -286,6 +304,18 @@ def _measure(
     return measurements
 
 
+def _path_of(case: Case, before: DeviceStats) -> str:
+    """Return how the tensors of a case have travelled; collective.
+
+    Raises:
+        UnexpectedPath: The job has asked for another path.
+    """
+    used = allgather_object(path_since(before), "bench.path")
+    what = f"{case.operation.name} with {readable_size(case.nbytes)}"
+    check_paths(what, used, job_path(), needs_nccl=may_use_nccl(case))
+    return NCCL if NCCL in used else STAGED
+
+
 def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
@@ -296,6 +326,7 @@ def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]
         "transport": current_communicator().world.config.transport,
         "encryption": current_communicator().world.config.encryption,
         "device": args.device,
+        "device_transport": job_path() if args.device == "cuda" else None,
         "round_s": args.round_s,
         "inputs_written": args.write_inputs,
     }

@@ -34,6 +34,19 @@ from bluecomm.device.runtime import current_runtime
 
 _NAME = "bench"
 
+# The kinds that NCCL carries out, and those that it does only for floating types.
+_THROUGH_NCCL = frozenset({"allreduce", "allgather", "broadcast", "alltoall"})
+_FLOATING_THROUGH_NCCL = frozenset(
+    {"neighbor_allreduce", "one_peer", "hierarchical_neighbor_allreduce", "pair_gossip"}
+)
+
+
+def may_use_nccl(case: Case) -> bool:
+    """Return whether NCCL carries out a case on tensors of GPUs."""
+    kind = case.operation.kind
+    is_floating = case.dtype.is_floating_point
+    return kind in _THROUGH_NCCL or (is_floating and kind in _FLOATING_THROUGH_NCCL)
+
 
 class Bluecomm:
     """Runs operations on ordinary tensors, those of ``shared_empty``, or of a GPU.

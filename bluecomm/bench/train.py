@@ -22,6 +22,7 @@ from bluecomm import (
     set_topology,
     size,
 )
+from bluecomm.bench.device_path import UnexpectedPath, job_path
 from bluecomm.bench.process_groups.groups import Groups, default_group, new_groups
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.training.command_line import add_arguments, why_refused
@@ -88,11 +89,15 @@ def run(args: argparse.Namespace) -> int:
     with_groups = size() > 1 and any(one.needs_groups for one in contenders)
     times: list[StepTime] = []
     counts = args.scaling or [size()]
-    with default_group() if with_groups else contextlib.nullcontext():
-        for ranks in sorted({1, *counts}):
-            wanted = contenders if ranks in counts else with_baseline([ALONE])
-            times += _measure(args, layers, wanted, ranks, with_groups)
-        barrier()
+    try:
+        with default_group() if with_groups else contextlib.nullcontext():
+            for ranks in sorted({1, *counts}):
+                wanted = contenders if ranks in counts else with_baseline([ALONE])
+                times += _measure(args, layers, wanted, ranks, with_groups)
+            barrier()
+    except UnexpectedPath as error:
+        _say(str(error))
+        return 1
     if rank() == 0:
         _report(args, layers, times)
     return 0
@@ -181,7 +186,7 @@ def _report(
 ) -> None:
     what = args.model or args.layers
     report = TrainReport.of(
-        f"{what}, cuda" if args.device == "cuda" else what,
+        f"{what}, cuda, {job_path()}" if args.device == "cuda" else what,
         layers,
         args.step_ms,
         local_size(),

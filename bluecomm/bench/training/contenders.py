@@ -38,6 +38,14 @@ _PLAIN = (ALONE, DDP, FSDP)
 _NEIGHBOR = "neighbor_allreduce"
 _MACHINES = "hierarchical_neighbor_allreduce"
 _AVERAGING = ("allreduce", _NEIGHBOR, _MACHINES)
+# The algorithms that exchange tensors of GPUs through NCCL in each step.
+_THROUGH_NCCL = frozenset(
+    {
+        *("gradient_allreduce", "powersgd", "demo", *_AVERAGING, "gossip_pga"),
+        *("exact_diffusion", "d2", "extra", "decentlam"),
+        *("gradient_tracking", "push_diging", "momentum_tracking"),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +165,11 @@ class Contender:
     def needs_groups(self) -> bool:
         """Whether it communicates through a process group of torch."""
         return self.name in (DDP, FSDP)
+
+    @property
+    def needs_nccl(self) -> bool:
+        """Whether NCCL carries out an exchange of each step, where it may be used."""
+        return self.name in _THROUGH_NCCL and self.every == 1
 
     @property
     def _averages(self) -> bool:

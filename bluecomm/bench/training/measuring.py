@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 
 from bfrun.wording import count
 from bluecomm import allgather_object, barrier
+from bluecomm.bench.device_path import (
+    check_paths,
+    device_counts,
+    job_path,
+    path_since,
+)
 from bluecomm.bench.training.contenders import ALONE, Contender, Trainer, Training
 from bluecomm.runtime import Communicator
 
@@ -36,10 +42,12 @@ class Turn:
     Attributes:
         step_s: Seconds per step.
         cpu_s: Seconds of CPU per step, of all threads.
+        path: How tensors of a GPU travelled in the steps; empty without any.
     """
 
     step_s: float
     cpu_s: float
+    path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +63,8 @@ class StepTime:
         exposed_ms: Median of the milliseconds per step beyond the same rank's step
             without communication, for the rank with the largest value.
         cpu_ms: Median of the mean CPU milliseconds per step and rank.
+        path: How tensors of a GPU travelled: ``nccl``, ``staged``, or empty without
+            any.
     """
 
     contender: str
@@ -64,6 +74,7 @@ class StepTime:
     max_ms: float
     exposed_ms: float
     cpu_ms: float
+    path: str = ""
 
 
 def measure(
@@ -84,6 +95,9 @@ def measure(
 
     Returns:
         One entry per contender, the same on all ranks.
+
+    Raises:
+        UnexpectedPath: Tensors of a GPU have travelled on another path than the job's.
     """
     mine: list[list[Turn]] = []
     for number in range(effort.rounds):
@@ -95,6 +109,10 @@ def measure(
                 turns.append(take_turn(trainer, comm, contender, effort))
         mine.append(turns)
     everyone = allgather_object(mine, "bench.turns")[: comm.size]
+    for position, contender in enumerate(contenders):
+        used = [turns[-1][position].path for turns in everyone]
+        needs_nccl = contender.needs_nccl and comm.size > 1
+        check_paths(contender.label, used, job_path(), needs_nccl=needs_nccl)
     return [
         summarize(contender, position, everyone)
         for position, contender in enumerate(contenders)
@@ -106,12 +124,13 @@ def take_turn(
 ) -> Turn:
     """Train for some steps; collective among the ranks of ``comm``."""
     training = trainer.start(contender)
+    before = device_counts()
     _run(training, effort.warmup)
     barrier(process_set=comm)
     cpu_s, start = time.process_time(), time.perf_counter()
     _run(training, effort.steps)
     wall_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
-    turn = Turn(wall_s / effort.steps, cpu_s / effort.steps)
+    turn = Turn(wall_s / effort.steps, cpu_s / effort.steps, path_since(before))
     training.end()
     del training
     gc.collect()  # before the next one takes as much memory
@@ -146,6 +165,7 @@ def summarize(
         max_ms=1e3 * max(slowest),
         exposed_ms=1e3 * statistics.median(exposed),
         cpu_ms=1e3 * statistics.median(cpu),
+        path=everyone[0][-1][position].path,
     )
 
 

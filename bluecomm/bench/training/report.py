@@ -113,7 +113,7 @@ class TrainReport:
         for time in self.times:
             table.add_row(
                 str(time.ranks),
-                time.contender,
+                f"{time.contender} ({time.path})" if time.path else time.contender,
                 f"{time.median_ms:.1f}",
                 f"{time.min_ms:.1f}",
                 f"{time.max_ms:.1f}",
