@@ -9,6 +9,7 @@ from bfrun.addresses import Address
 from bfrun.config import LaunchConfig
 from bfrun.env import Placement, rank_environment
 from bfrun.errors import LaunchError
+from bfrun.gpu_shares import gpus_of_rank
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.nccl_net import rails_of_host
 from bfrun.wording import count
@@ -312,16 +313,7 @@ def _gpus(
 ) -> tuple[str, ...]:
     have = facts.gpus if facts is not None else ()
     each = config.gpus_per_rank or 0
-    if config.share_gpus and each <= len(have):
-        return tuple(have[(position * each + n) % len(have)] for n in range(each))
-    if each * ranks > len(have):
-        raise LaunchError(
-            f"--gpus-per-rank {each}: host '{host.name}' needs "
-            f"{count(each * ranks, 'GPU')} for {count(ranks, 'rank')}, but it has "
-            f"{len(have)}; lower --gpus-per-rank, start fewer ranks there, or add "
-            "--share-gpus"
-        )
-    return have[position * each : (position + 1) * each]
+    return gpus_of_rank(host.name, have, each, position, ranks, config.share_gpus)
 
 
 def _bind(

@@ -22,6 +22,8 @@ from typing import Any, Dict, List  # noqa: UP035
 
 from bfrun.agent import kernel
 from bfrun.agent.procs import kill_descendants
+from bfrun.errors import LaunchError
+from bfrun.gpu_shares import gpus_of_rank
 from bfrun.probe import visible_gpus
 
 # A report fits into one write to a pipe, which the kernel does not split.
@@ -75,32 +77,6 @@ def rank_environment(environ: Dict[str, str]) -> Dict[str, str]:  # noqa: UP006
     return result
 
 
-def choose_gpus(
-    gpus: List[str],  # noqa: UP006
-    each: int,
-    local_rank: int,
-    local_size: int,
-    is_shared: bool = False,
-) -> str:
-    """Return the GPUs of one rank, as ``CUDA_VISIBLE_DEVICES`` takes them.
-
-    If they may be shared, ranks take turns.
-
-    Raises:
-        ValueError: The ranks of this host need more GPUs than it has.
-    """
-    if is_shared and each <= len(gpus):
-        first = local_rank * each
-        return ",".join(gpus[(first + n) % len(gpus)] for n in range(each))
-    if each * local_size > len(gpus):
-        raise ValueError(
-            f"--gpus-per-rank {each}: this host needs {each * local_size} GPUs for "
-            f"{local_size} ranks, but {len(gpus)} are visible; lower --gpus-per-rank, "
-            "start fewer ranks there, or add --share-gpus"
-        )
-    return ",".join(gpus[local_rank * each : (local_rank + 1) * each])
-
-
 class MpiRank:
     """The command of one rank, and the last lines of its standard error."""
 
@@ -124,7 +100,7 @@ class MpiRank:
         kernel.set_name("bfrun-mpi-rank")
         try:
             self._take_gpus()
-        except ValueError as error:
+        except LaunchError as error:
             self._report(0, 1, str(error), 0)
             return 1
         read_fd, write_fd = os.pipe()
@@ -153,13 +129,15 @@ class MpiRank:
     def _take_gpus(self) -> None:
         """Show this rank only its own GPUs, unless it may see all (0)."""
         if self._gpus_per_rank:
-            self._environ["CUDA_VISIBLE_DEVICES"] = choose_gpus(
+            mine = gpus_of_rank(
+                socket.gethostname(),
                 visible_gpus(self._environ),
                 self._gpus_per_rank,
                 int(self._environ.get("LOCAL_RANK", "0")),
                 int(self._environ.get("LOCAL_WORLD_SIZE", "1")),
-                self._environ.get("BLUECOMM_SHARE_GPUS") == "1",
+                is_shared=self._environ.get("BLUECOMM_SHARE_GPUS") == "1",
             )
+            self._environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
 
     def _pass_on(self, child: subprocess.Popen[bytes], signum: int) -> None:
         self._told = signum

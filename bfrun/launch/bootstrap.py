@@ -14,6 +14,7 @@ _PACKAGE = Path(__file__).parents[1]
 AGENT_FILES = (
     "channel.py",
     "errors.py",
+    "gpu_shares.py",
     "private_folder.py",
     "probe.py",
     "silence.py",

@@ -55,7 +55,7 @@ BFRUN = [
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
     {"structure", "options", "wording", "text_table", "files", "parallel"}
-    | {"addresses"},
+    | {"addresses", "gpu_shares"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

@@ -8,7 +8,6 @@ import pytest
 
 from bfrun.agent import mpi_rank
 from bfrun.agent.mpi_rank import (
-    choose_gpus,
     decode_report,
     encode_report,
     rank_environment,
@@ -93,22 +92,11 @@ def test_children_that_hold_the_output_open_are_ended():
     assert report["left"] == 0
 
 
-def test_each_rank_of_a_host_gets_its_gpus():
-    gpus = ["0", "1", "GPU-a", "5"]
-    assert [choose_gpus(gpus, 2, rank, 2) for rank in range(2)] == ["0,1", "GPU-a,5"]
-    shared = [choose_gpus(gpus[:3], 1, rank, 4, True) for rank in range(4)]
-    assert shared == ["0", "1", "GPU-a", "0"]
-    with pytest.raises(
-        ValueError, match=r"this host needs 6 GPUs for 3 ranks, but 4 are visible"
-    ):
-        choose_gpus(gpus, 2, 0, 3)
-
-
 def test_a_host_with_too_few_gpus_starts_nothing():
     environ = {"PMI_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}
     done, said, report = run("echo", "started", environ=environ, gpus_per_rank=2)
     assert (done.returncode, done.stdout, said) == (1, b"", b"")
-    assert "--gpus-per-rank 2: this host needs 2 GPUs" in report["error"]
+    assert "needs 2 GPUs for 1 rank, but it has 0" in report["error"]
 
 
 def test_a_report_that_was_torn_apart_is_refused():
