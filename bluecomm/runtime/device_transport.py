@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Protocol, TypedDict
@@ -14,7 +15,8 @@ from bluecomm.runtime.layout import MachineLayout
 
 _log = logging.getLogger("bluecomm")
 
-_AUTO = "auto"
+_STAGED = "staged"
+_NCCL = "nccl"
 
 
 class DeviceFacts(TypedDict):
@@ -41,13 +43,17 @@ class DeviceTransport:
         warning: Text for the first tensor on a device that does not go through NCCL;
             empty if there is nothing to say. A program without such tensors need not
             know.
+        conflict: Why no rank can call NCCL, although a setting chooses it; empty if
+            nothing is known. The first call raises it.
 
     Attributes:
         path: As above.
+        conflict: As above.
     """
 
-    def __init__(self, path: str, warning: str = "") -> None:
+    def __init__(self, path: str, warning: str = "", conflict: str = "") -> None:
         self.path = path
+        self.conflict = conflict
         self._warning = warning
 
     def offers_nccl(self) -> bool:
@@ -84,7 +90,12 @@ def device_facts(config: Config, *, may_choose: bool) -> DeviceFacts:
     facts = DeviceFacts(
         gpus=0, are_own=config.gpus_per_rank is not None, nccl="", problem=""
     )
-    if config.device_transport != _AUTO or not may_choose:
+    if config.device_transport == _STAGED or not may_choose:
+        return facts
+    if config.device_transport == _NCCL:
+        # A rank that has none raises an error in its first call.
+        with contextlib.suppress(RuntimeError):
+            facts["nccl"] = nccl_library().version
         return facts
     facts["gpus"] = current_runtime().count()
     if config.share_gpus:
@@ -102,7 +113,8 @@ def choose_device_transport(
 ) -> DeviceTransport:
     """Return the path of tensors on CUDA devices.
 
-    Without a setting it is NCCL if each rank has a GPU of its own and the same NCCL.
+    Without a setting (``auto``) it is NCCL if each rank has a GPU of its own and the
+    same NCCL.
     Otherwise rank 0 says why not when it first passes such a tensor to an operation.
 
     Args:
@@ -111,10 +123,12 @@ def choose_device_transport(
         peers: Records of all ranks.
         layout: The real machines of the ranks.
     """
-    if config.device_transport != _AUTO:
-        return DeviceTransport(config.device_transport)
+    if config.device_transport == _STAGED:
+        return DeviceTransport(_STAGED)
+    if config.device_transport == _NCCL:
+        return DeviceTransport(_NCCL, conflict=_conflict(peers))
     if not any(peer.devices["gpus"] for peer in peers):
-        return DeviceTransport("staged")
+        return DeviceTransport(_STAGED)
     for peer in peers:
         if problem := _problem(peer, peers[0], layout.local_size(peer.rank)):
             warning = (
@@ -122,8 +136,23 @@ def choose_device_transport(
                 f"{peer.rank} on {peer.host} {problem}; BLUECOMM_DEVICE_TRANSPORT="
                 "staged chooses this without a warning"
             )
-            return DeviceTransport("staged", warning if rank == 0 else "")
-    return DeviceTransport("nccl")
+            return DeviceTransport(_STAGED, warning if rank == 0 else "")
+    return DeviceTransport(_NCCL)
+
+
+def _conflict(peers: Sequence[RankRecord]) -> str:
+    """Return which ranks have another NCCL than the first; empty if none has."""
+    having = [peer for peer in peers if peer.devices["nccl"]]
+    for peer in having[1:]:
+        version, first = peer.devices["nccl"], having[0]
+        if version != first.devices["nccl"]:
+            return (
+                f"rank {peer.rank} on {peer.host} has NCCL {version}, and rank "
+                f"{first.rank} on {first.host} has NCCL {first.devices['nccl']}; "
+                "install the same NCCL, which torch brings, on all hosts, or set "
+                "BLUECOMM_DEVICE_TRANSPORT=staged"
+            )
+    return ""
 
 
 def _problem(peer: RankRecord, first: RankRecord, ranks: int) -> str:

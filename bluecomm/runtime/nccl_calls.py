@@ -14,6 +14,7 @@ from bluecomm.device.nccl import nccl_library
 if TYPE_CHECKING:
     from bluecomm._native import Engine, NcclLibrary, NcclQueue
     from bluecomm.device.staging import CudaStaging
+    from bluecomm.runtime.device_transport import DeviceTransport
 
 _log = logging.getLogger("bluecomm")
 
@@ -26,6 +27,10 @@ class QueueOwner(Protocol):
     @property
     def engine(self) -> Engine:
         """The native engine, which tells the queue of lost ranks."""
+
+    @property
+    def device_transport(self) -> DeviceTransport:
+        """The path of tensors on devices."""
 
     def check_usable(self) -> None:
         """Raise ``ShutdownError`` unless operations can run."""
@@ -69,7 +74,8 @@ class NcclCalls:
         """Return the queue, on the device of ``staging``.
 
         Raises:
-            RuntimeError: NCCL or the device cannot be used.
+            RuntimeError: NCCL or the device cannot be used, or ranks have unlike
+                versions of NCCL.
             ValueError: The calls before were on another device.
             ShutdownError: After ``shutdown``.
         """
@@ -77,6 +83,8 @@ class NcclCalls:
         with self._lock:
             world.check_usable()
             if self._queue is None:
+                if conflict := world.device_transport.conflict:
+                    raise _unusable(world.rank, staging.index, conflict)
                 library = _load(world.rank, staging.index)
                 queue = staging.make_nccl_queue(
                     library, world.rank, awaits_device=self._awaits_device
@@ -149,6 +157,10 @@ def _load(rank: int, index: int) -> NcclLibrary:
     try:
         return nccl_library()
     except RuntimeError as error:
-        raise RuntimeError(
-            f"rank {rank} cannot call NCCL on CUDA device {index}: {error}"
-        ) from error
+        raise _unusable(rank, index, str(error)) from error
+
+
+def _unusable(rank: int, index: int, reason: str) -> RuntimeError:
+    return RuntimeError(
+        f"rank {rank} cannot call NCCL on CUDA device {index}: {reason}"
+    )

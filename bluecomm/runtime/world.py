@@ -15,6 +15,7 @@ from bluecomm.device.staging import device_work
 from bluecomm.device.work_counts import work_since
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.device_transport import (
+    DeviceTransport,
     choose_device_transport,
     device_facts,
 )
@@ -102,7 +103,7 @@ class World(Requests):
         self.layout = layout_of(machines, config.ranks_per_machine)
         # The real machines, also if the settings divide them into simulated ones.
         self.real_layout = layout_of(machines)
-        self.device_transport = choose_device_transport(
+        self.device_transport: DeviceTransport = choose_device_transport(
             config, self.rank, self.peers, self.real_layout
         )
         self._engine.start(

@@ -74,6 +74,16 @@ def test_one_rank_that_cannot_use_nccl_keeps_all_from_it(differences, reason, ca
     assert f"because rank 1 on hostA {reason}" in warning.getMessage()
 
 
+def test_unlike_versions_are_an_error_where_nccl_is_demanded():
+    peers = record(0), record(1), record(2, nccl="2.18.5"), record(3, nccl="")
+    chosen = choose(*peers, setting="nccl")
+    assert chosen.path == "nccl"
+    assert chosen.conflict.startswith(
+        "rank 2 on hostA has NCCL 2.18.5, and rank 0 on hostA has NCCL 2.29.7; install "
+    )
+    assert choose(record(0, nccl=""), record(1), setting="nccl").conflict == ""
+
+
 @pytest.fixture
 def two_gpus(monkeypatch):
     runtime = types.SimpleNamespace(count=lambda: 2)

@@ -8,6 +8,7 @@ import pytest
 
 import bluecomm as bf
 from bluecomm.runtime import current_communicator, nccl_calls
+from bluecomm.runtime.device_transport import DeviceTransport
 from bluecomm.runtime.nccl_calls import NcclCalls
 
 
@@ -53,7 +54,12 @@ def calls(monkeypatch):
     monkeypatch.setattr(nccl_calls, "nccl_library", lambda: library)
     engine = types.SimpleNamespace(watch_failures=lambda _: None)
     return NcclCalls(
-        types.SimpleNamespace(rank=1, engine=engine, check_usable=lambda: None),
+        types.SimpleNamespace(
+            rank=1,
+            engine=engine,
+            check_usable=lambda: None,
+            device_transport=DeviceTransport("nccl"),
+        ),
         awaits_device=True,
     )
 
