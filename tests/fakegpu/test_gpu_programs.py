@@ -7,14 +7,22 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
+import bluecomm as bf
 from tests.gpu.job import Job
+from tests.gpu.pair import run_pair
 from tests.gpu.parts import PARTS
+from tests.gpu.ranks import run_on_device
+from tests.gpu.speed import compare_speeds
 from tests.support.deadlines import DEADLINE_S
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.launch import ROOT
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 CHECKS = [
@@ -48,3 +56,67 @@ def test_without_a_gpu_no_check_passes(tmp_path):
     assert all(line["verdict"] == "NOT RUN" for line in lines)
     assert all("sees no GPU" in line["detail"] for line in lines)
     assert f"0 PASS, 0 FAIL, {len(lines)} NOT RUN" in done.stdout
+
+
+# -- what the checks need besides the fake: torch.cuda, and NCCL of torch --------------
+
+
+def use_memory(x: torch.Tensor) -> tuple[list[float], list[str]]:
+    """Use all methods of a GPU's memory; return a sum, and what torch was asked for."""
+    memory = this_memory()
+    assert memory.holds(x)
+    assert memory.holds(torch.ones(2))
+    assert memory.holds(torch.rand(2, generator=torch.Generator()))
+    # It knows the signatures, so a wrong call is a TypeError.
+    functions = mock.create_autospec(torch.cuda)
+    with mock.patch.object(torch, "cuda", functions):
+        with memory.on_stream(memory.new_stream()), memory.on_stream(0):
+            memory.synchronize()
+        memory.current_stream = memory.new_stream()
+        memory.current_stream = 0
+        with memory.capturing():
+            pass
+    assert memory.host_waits == []
+    total = bf.allreduce(memory.upload(x), op=bf.Sum)
+    asked = [name for name, *_ in functions.mock_calls]
+    return memory.download(total).tolist(), asked
+
+
+def run_on_the_host(x: torch.Tensor) -> Any:
+    with mock.patch("torch.cuda.synchronize", autospec=True) as synchronize:
+        result = run_on_device(use_memory, [x], torch.device("cpu"))
+    assert synchronize.called
+    return result
+
+
+def test_ranks_and_memory_of_a_gpu_call_torch_rightly():
+    found = run_ranks(2, run_on_the_host, torch.ones(3), initialize=False)
+    for total, asked in found:
+        assert total == [2.0] * 3
+        for name in ("Stream", "default_stream", "set_stream", "stream", "graph"):
+            assert name in asked
+        assert "current_stream().synchronize" in asked
+        assert asked[-1] == "graph().__exit__"
+
+
+@pytest.mark.parametrize("what", ["operations", "ddp", "speed"])
+def test_the_ranks_of_the_plugin_calculate_rightly_over_gloo(what, tmp_path):
+    variables = {"NCCL_SOCKET_IFNAME": "lo"}
+    first, second = run_pair(
+        tmp_path, "socket", what, variables, program="tests.support.pair_on_host"
+    )
+    if what == "operations":
+        assert first["wrong"] == second["wrong"] == []
+        assert first["sizes"] == [8, 1 << 10, 64 << 10]
+    elif what == "ddp":
+        assert max(first["difference"], second["difference"]) < 1e-5
+        assert first["checksum"] == second["checksum"]
+    else:
+        assert first.keys() == second.keys() == {"8", "1024"}
+        table = compare_speeds(lambda network, number: first, rounds=2)
+        assert table.splitlines()[1].split()[0] == "8"
+
+
+def test_a_rank_that_uses_another_network_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match="'via NET/BlueComm' is not in NCCL's log"):
+        run_pair(tmp_path, "plugin", "ddp", program="tests.support.pair_on_host")

@@ -217,6 +217,11 @@ def test_algorithms_whose_ranks_do_not_wait_mix_their_models(transport):
     found = run_ranks_on_gpus(
         RANKS, in_background, make_batches(), environment=environment
     )
+    check_mixed_models(found)
+
+
+def check_mixed_models(found: list[dict[str, list[torch.Tensor]]]) -> None:
+    """Raise an AssertionError unless ranks have mixed their models."""
     unmixed = [initial_parameters(rank) for rank in range(RANKS)]
     means = [torch.stack(of_ranks).mean(0) for of_ranks in zip(*unmixed, strict=True)]
     for mine in found:

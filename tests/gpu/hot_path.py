@@ -41,8 +41,22 @@ def waits_of(call: Callable[[], object]) -> list[str]:
     return [one.key for one in profiled.key_averages() if one.key.endswith(_WAITS)]
 
 
+def notes_waits() -> bool:
+    """Return whether a wait of the host is noted."""
+    x = torch.ones(4)
+    try:
+        return bool(waits_of(lambda: x.sum().item()))
+    except RuntimeError as error:  # of torch, in the debug mode
+        return "synchroniz" in str(error)
+
+
 def take_steps() -> dict[str, list[str]]:
-    """Return the waits in steps with each algorithm, after one that does not count."""
+    """Return the waits in steps with each algorithm, after one that does not count.
+
+    Raises:
+        AssertionError: Waits are not noted.
+    """
+    assert notes_waits(), "a read of the GPU by the host was not noted"
     found = {}
     for name in ALGORITHMS:
         model = place(make_model())

@@ -10,21 +10,25 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bluecomm.device.runtime import TorchRuntime
-from tests.support.fakegpu.mode import FACTORIES, is_called_by_tests
+from tests.support.fakegpu.mode import is_factory_of_tests
 
 
 class CudaMemory:
-    """Memory of this process's GPU; see ``tests.support.fakegpu.tensors``."""
+    """Memory of this process's GPU; see ``tests.support.fakegpu.tensors``.
 
-    def __init__(self, ordinal: int = 0) -> None:
-        self.ordinal = ordinal
-        self.device = torch.device("cuda", ordinal)
+    Args:
+        device: The GPU, with its number.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.ordinal = device.index
         self.has_ddp = False
         # Always empty: ``tests.gpu.hot_path`` looks for waits of the host.
         self.host_waits: list[str] = []
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_cuda
+        return tensor.device == self.device
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor with the same values on the GPU."""
@@ -35,7 +39,7 @@ class CudaMemory:
         return tensor.detach().cpu()
 
     def synchronize(self) -> None:
-        torch.cuda.current_stream(self.device).synchronize()
+        self.current_stream.synchronize()
 
     def new_stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device)
@@ -48,10 +52,22 @@ class CudaMemory:
             stream = torch.cuda.default_stream(self.device)
         return torch.cuda.stream(stream)
 
+    @property
+    def current_stream(self) -> torch.cuda.Stream:
+        """The current stream of this thread."""
+        return torch.cuda.current_stream(self.device)
+
+    @current_stream.setter
+    def current_stream(self, stream: torch.cuda.Stream | int) -> None:
+        if isinstance(stream, int):
+            stream = torch.cuda.default_stream(self.device)
+        torch.cuda.set_stream(stream)
+
     @contextlib.contextmanager
     def capturing(self) -> Iterator[None]:
         """Capture a CUDA graph of what the block does."""
         graph = torch.cuda.CUDAGraph()
+        # Other threads of this process, such as NCCL's, may call CUDA meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield
 
@@ -82,7 +98,6 @@ class TensorsOfTests(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         result = function(*args, **kwargs)
-        is_theirs = function in FACTORIES and "device" not in kwargs
-        if is_theirs and "generator" not in kwargs and is_called_by_tests():
+        if is_factory_of_tests(function, kwargs):
             return self._memory.upload(result)
         return result

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,21 +43,26 @@ def run_pair(
     network: Network,
     what: str,
     variables: Mapping[str, str] | None = None,
+    *,
+    namespaces: Sequence[str] = (),
+    program: str = "tests.gpu.program",
 ) -> list[Any]:
-    """Run ``tests.gpu.program`` as two ranks and return the result of each.
+    """Run a program as two ranks and return the result of each.
 
     Args:
         folder: Folder for NCCL's log of each rank, empty or not existing.
         network: Network that carries NCCL's traffic.
         what: Part of the program to run.
         variables: Environment variables for both ranks.
+        namespaces: Network namespace of each rank; empty if both are in this one.
+        program: Module of the ranks.
 
     Raises:
         RuntimeError: A rank failed, did not end, or used another network. The text has
             the end of its output.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*_COMMANDS[network], sys.executable, "-m", "tests.gpu.program", what]
+    command = [*_COMMANDS[network], sys.executable, "-m", program, what]
     processes = []
     try:
         for rank in range(2):
@@ -72,10 +77,14 @@ def run_pair(
                 "NCCL_HOSTID": f"bluecomm-host-{rank}",
                 "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}.log"),
             }
+            inside = ["ip", "netns", "exec", namespaces[rank]] if namespaces else []
             with open(folder / f"errors-{rank}.txt", "wb") as errors:
                 processes.append(
                     subprocess.Popen(
-                        command, env=environment, stdout=subprocess.PIPE, stderr=errors
+                        [*inside, *command],
+                        env=environment,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
                     )
                 )
         return [

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 DEVICE = torch.device("cuda", 0)
+BACKEND = "nccl"
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30]
 SPEED_SIZES = [64 << 10, 1 << 20, 16 << 20, 128 << 20]
 SPEED_S = 1.0
@@ -25,7 +26,7 @@ def main() -> None:
     """Run the part that the command line names, and print its result as JSON."""
     torch.cuda.set_device(DEVICE)
     dist.init_process_group(
-        "nccl",
+        BACKEND,
         init_method=f"file://{os.environ['MEETING']}",
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
@@ -110,7 +111,7 @@ def ddp() -> dict[str, Any]:
     train(alone, inputs, labels)
     half = slice(16 * dist.get_rank(), 16 * dist.get_rank() + 16)
     train(
-        DistributedDataParallel(together, device_ids=[0]),
+        DistributedDataParallel(together),  # on the one device of its parameters
         inputs[:, half],
         labels[:, half],
     )

@@ -49,12 +49,20 @@ def run_ranks_on_one_gpu(
 
 
 def _run_on_gpu(body: Callable[..., Any], args: Sequence[Any]) -> Any:
+    torch.cuda.set_device(0)
+    return run_on_device(body, args, torch.device("cuda", 0))
+
+
+def run_on_device(
+    body: Callable[..., Any], args: Sequence[Any], device: torch.device
+) -> Any:
+    """Run ``body`` on this rank, with tensors of a device."""
     import bluecomm as bf
 
-    # NCCL refuses two ranks on one GPU of one host.
-    os.environ["NCCL_HOSTID"] = f"bluecomm-host-{os.environ['BLUECOMM_RANK']}"
-    torch.cuda.set_device(0)
-    memory = CudaMemory()
+    # NCCL refuses two ranks on one GPU of one host. It may read the variable only once,
+    # and this process may have another rank in the next job.
+    os.environ["NCCL_HOSTID"] = f"bluecomm-host-{os.getpid()}"
+    memory = CudaMemory(device)
     with runtime.use(CudaRuntime(memory)), TensorsOfTests(memory):
         bf.init()
         result = body(*tree_map_only(torch.Tensor, memory.upload, list(args)))

@@ -175,12 +175,7 @@ class _ProgramCalls(TorchFunctionMode):
                     "Tensor.cpu() first"
                 )
         result = function(*args, **kwargs)
-        if (
-            self._makes_tensors
-            and function in FACTORIES
-            and "device" not in kwargs
-            and is_called_by_tests()
-        ):
+        if self._makes_tensors and is_factory_of_tests(function, kwargs):
             wants_grad = result.requires_grad
             return self._memory.upload(result).requires_grad_(wants_grad)
         return result
@@ -247,8 +242,15 @@ def _is_called_by_reducer() -> bool:
     return sys._getframe(2).f_code.co_filename.endswith(_ABOVE_REDUCER)
 
 
-def is_called_by_tests() -> bool:
-    """Return whether a test, and not this folder, calls the factory or module."""
+def is_factory_of_tests(
+    function: Callable[..., Any], kwargs: Mapping[str, Any]
+) -> bool:
+    """Return whether a test, and not this folder, makes a tensor without a device.
+
+    ``__torch_function__`` calls it.
+    """
+    if function not in FACTORIES or "device" in kwargs:
+        return False
     frame: FrameType | None = sys._getframe(2)  # the caller of __torch_function__
     while frame is not None and "/torch/" in frame.f_code.co_filename:
         frame = frame.f_back
