@@ -52,7 +52,11 @@ class CodedExchange:
     """An allreduce of a fixed size, in two halves; its rounds follow one another.
 
     A message of the first half begins with a head of the caller's, which is not
-    encoded.
+    encoded. One of the second half begins with a byte, which is 1 if the owner could
+    not encode its result.
+
+    Attributes:
+        is_finite: Whether all owners could encode their results of the last round.
 
     Args:
         comm: Ranks that take part, at least two.
@@ -89,7 +93,12 @@ class CodedExchange:
         # Operations in shared memory read these without a copy.
         self._lengths = [self._head + nbytes for nbytes in self._nbytes]
         self._sent = shared_empty(sum(self._lengths), torch.uint8).zero_()
-        self._own_codes = shared_empty(self._nbytes[comm.rank], torch.uint8)
+        self._result_lengths = [_ALIGNMENT_NBYTES + one for one in self._nbytes]
+        own_nbytes = self._result_lengths[comm.rank]
+        self._own_result = shared_empty(own_nbytes, torch.uint8).zero_()
+        starts = itertools.accumulate(self._result_lengths[:-1], initial=0)
+        self._result_starts = torch.tensor(list(starts))
+        self.is_finite = True
         self._has_second_half = False
         # Results of a round that a device will decode.
         self._results: torch.Tensor | None = None
@@ -149,9 +158,9 @@ class CodedExchange:
             RuntimeError: As in ``Staging.to_host``.
         """
         assert self._staging is not None
-        codes, self._results = self._results, None
-        if codes is not None:
-            self._decode(self._staging.to_device(codes), into)
+        results, self._results = self._results, None
+        if results is not None:
+            self._decode(self._staging.to_device(results), into)
 
     def encode(self, values: torch.Tensor) -> bool:
         """Encode the values of a round, once the one before has ended.
@@ -225,6 +234,7 @@ class CodedExchange:
             gate: The gate; ``None`` if the messages are whole already.
         """
         self._has_second_half = False
+        self.is_finite = True
         first = start_gather(
             self._comm,
             "alltoall",
@@ -251,7 +261,7 @@ class CodedExchange:
             second = start_gather(
                 self._comm,
                 "allgather",
-                self._own_codes,
+                self._own_result,
                 form,
                 name=self._names[1],
                 timeout_s=timeout_s,
@@ -262,11 +272,12 @@ class CodedExchange:
         def decode(result: tuple[int, torch.Tensor] | None) -> Handle[int]:
             if result is None:
                 return DoneHandle(0)
-            number, codes = result
+            number, results = result
+            self.is_finite = not bool(results[self._result_starts].any())
             if into is None:
-                self._results = codes
+                self._results = results
             else:
-                self._decode(codes, into)
+                self._decode(results, into)
             return DoneHandle(number)
 
         return ChainedHandle(
@@ -297,10 +308,12 @@ class CodedExchange:
         count = self._counts[self._comm.rank]
         if not count:
             return
+        own_codes = self._own_result[_ALIGNMENT_NBYTES:]
         if self._feedback is None:
             layout = Pieces(count, messages.shape[1], self._head)
             flat = messages.view(-1)
-            self._codec.combine(flat, count, divisor, self._own_codes, layout)
+            well = self._codec.combine(flat, count, divisor, own_codes, layout)
+            self._own_result[0] = not well
             return
         total = torch.empty(count, dtype=torch.float32)
         for number, message in enumerate(messages):
@@ -311,22 +324,22 @@ class CodedExchange:
                 self._codec.decode(codes, total)
         if divisor != 1:
             total /= divisor
-        self._encode("result", total, self._own_codes)
+        self._own_result[0] = not self._encode("result", total, own_codes)
 
     def _memory_of_results(self) -> torch.Tensor | None:
         """Return memory that copies fast to the device; ``None`` if there is none."""
         if self._staging is None:
             return None
-        return self._staging.empty_on_host((sum(self._nbytes),), torch.uint8)
+        return self._staging.empty_on_host((sum(self._result_lengths),), torch.uint8)
 
-    def _decode(self, codes: torch.Tensor, into: torch.Tensor) -> None:
+    def _decode(self, results: torch.Tensor, into: torch.Tensor) -> None:
         """Decode the results of all owners."""
         is_float32 = into.dtype == torch.float32
         decoded = (
             into if is_float32 else into.new_empty(into.shape, dtype=torch.float32)
         )
-        layout = Pieces(self._share, self._nbytes[0])
-        self._codec.decode_pieces(codes, decoded, layout)
+        layout = Pieces(self._share, self._result_lengths[0])
+        self._codec.decode_pieces(results[_ALIGNMENT_NBYTES:], decoded, layout)
         if not is_float32:
             into.copy_(decoded)
 

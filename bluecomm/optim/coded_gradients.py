@@ -177,6 +177,16 @@ class CodedGradients:
                 yield f"{slot.name!r}{self._where(ranks)}"
 
     @property
+    def is_known_finite(self) -> bool:
+        """Whether the last result is known to be finite without a look at its device.
+
+        A shorter type than float32 may turn a finite result into an infinity.
+        """
+        if not self._encodes_there or self._exchange is None:
+            return False
+        return self._exchange.is_finite and self._bucket.dtype.itemsize >= 4
+
+    @property
     def is_under_way(self) -> bool:
         """Whether an exchange has been started and not been finished."""
         return self._handle is not None or self._coming is not None

@@ -85,7 +85,7 @@ class CodedMomentum:
         ]
 
     def _check_finite(self) -> None:
-        if is_finite(self._bucket.gradients.values):
+        if self._coded.is_known_finite or is_finite(self._bucket.gradients.values):
             return
         names = [
             repr(stand_in.name)

@@ -83,8 +83,10 @@ CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
         {"e3m0"},
     ),
 }
-# Their steps read values of the device; see docs/optimizer.md.
-WAITING = {"qadam", "onebit_adam", "zero_one_adam"}
+# They read values of the device once, at the end of the warm-up.
+FREEZING = {"qadam", "onebit_adam", "zero_one_adam"}
+# Such reads of each parameter.
+READS = 4
 # NCCL carries their codes.
 THROUGH_NCCL = ["sparse_loco", "sparse late", "diloco"]
 # Their first round waits for the parameters, once for each bucket.
@@ -123,10 +125,12 @@ def train(
         device = runtime.current_runtime()
         before = len(device.launched) if isinstance(device, FakeRuntime) else 0
         with waits_noted() as waits:
-            train_steps(model, optimizer, batches, may_wait=name in WAITING)
+            train_steps(model, optimizer, batches, may_wait=name in FREEZING)
             optimizer.synchronize()
         has_kernels = bf.rank() not in getattr(device, "without_kernels", {})
         if isinstance(device, FakeRuntime) and has_kernels and not reads_heads:
+            reads = READS * len(list(model.parameters())) if name in FREEZING else 0
+            assert len(device.memory.host_waits) == reads, name
             buckets = len(list(model.parameters()))
             assert len(waits) <= (buckets if name in FIRST_WAITS else 0), (name, waits)
         if isinstance(device, FakeRuntime):
