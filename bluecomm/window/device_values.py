@@ -58,8 +58,10 @@ class DeviceValues:
         self._staging = slots.staging
         self._left = {rank: _Left(initial) for rank in native.sources()}
         self._lock = threading.Lock()
-        # Behind the last work that uses slots, if the host has not seen its end.
-        self._point: Point | None = None
+        # Behind copies that the host waits for, or did not see the end of in time.
+        self._copies: list[Point | None] = []
+        # Behind the kernels of the last update, which may still read front slots.
+        self._readers: Point | None = None
 
     def publish(self, own: torch.Tensor, operation: str, limit_s: float) -> None:
         """Make ``own`` the value that neighbors read.
@@ -144,6 +146,7 @@ class DeviceValues:
         """Read the published values of neighbors, weighted; see ``put``."""
         with self._lock:
             self._settle(operation, limit_s)
+            self._await_readers(operation, limit_s)
             got = {}
             for rank, weight in sources:
                 slot = self._native.begin_get(rank)
@@ -179,6 +182,7 @@ class DeviceValues:
         """
         with self._lock:
             self._settle(operation, limit_s)
+            self._await_readers(operation, limit_s)
             for rank, _ in weights:
                 self._take(rank, operation, limit_s)
             terms = [(rank, self._left[rank].value, w) for rank, w in weights]
@@ -191,9 +195,10 @@ class DeviceValues:
                 total = self._staging.empty(own.shape, own.dtype)
             _combine(found, total)
             result.copy_(total)
-            self._point = self._staging.point()
             if keeps:
-                self._settle(operation, limit_s)
+                self._finish(operation, limit_s)
+            else:
+                self._readers = self._staging.point()
             self._native.update(
                 0, 0, self_weight, weights, resets, with_p, keeps, takes=False
             )
@@ -205,15 +210,24 @@ class DeviceValues:
         """Wait until the device uses no slots of this rank's calls any more."""
         with self._lock:
             self._settle(operation, limit_s)
+            self._await_readers(operation, limit_s)
 
     def _settle(self, operation: str, limit_s: float) -> None:
-        if self._point is not None:
-            wait_on_host(self._point, operation, limit_s)
-            self._point = None
+        """Wait for copies: those of an earlier call, if that did not see their end."""
+        while self._copies:
+            if (copy := self._copies[0]) is not None:
+                wait_on_host(copy, operation, limit_s)
+            del self._copies[0]
+
+    def _await_readers(self, operation: str, limit_s: float) -> None:
+        """Wait until front slots may go back to the neighbors."""
+        if self._readers is not None:
+            wait_on_host(self._readers, operation, limit_s)
+            self._readers = None
 
     def _finish(self, operation: str, limit_s: float) -> None:
         """Wait until the device has done all of the current stream's work."""
-        self._point = self._staging.point()
+        self._copies.append(self._staging.point())
         self._settle(operation, limit_s)
 
     def _fill(

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.window import device_values
 from bluecomm.window.live import find
+from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
-from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -249,42 +256,180 @@ def put_for_ever(x: torch.Tensor) -> None:
 
 def test_the_values_of_a_lost_rank_stay():
     with pytest.raises(AssertionError) as failure:
-        run_ranks_on_gpus(RANKS, lose_a_rank, lost=[2])
+        run_ranks_on_gpus(RANKS, lose_a_rank, lost=[2], report_s=DEADLINE_S)
     assert str(failure.value).count("survivor: win_put 'x'") == 2
 
 
-def alternate(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return values of puts, gets and updates whose kernels are late."""
-    x = tensors[bf.rank()] * 2
-    found = []
+class HandsSlotsOver:
+    """The engine's window; declares the slots that it hands to other ranks.
+
+    The fake does not see what other processes do with them. So each is read or written
+    by the host when a word hands it over, which races with work that the host has not
+    seen the end of.
+
+    Args:
+        name: Name of the window.
+    """
+
+    def __init__(self, name: str) -> None:
+        window = find("test", name)
+        values = window.device
+        assert values is not None
+        self._values, self._native, self._slots = values, window.native, values.slots
+        self._reserved = 0
+        self._begun: dict[int, int] = {}
+        window.native = values._native = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def put(self, address: int, targets: list[tuple[int, float]], *rest: Any) -> int:
+        for rank, _ in targets:
+            self._arrives(rank)
+        return self._native.put(address, targets, *rest)
+
+    def publish_sum(self, rank: int, *rest: Any) -> bool:
+        self._arrives(rank)
+        return self._native.publish_sum(rank, *rest)
+
+    def reserve(self) -> int:
+        self._reserved = self._native.reserve()
+        return self._reserved
+
+    def publish(self, own: int) -> None:
+        self._declare(self._slots.published(self._reserved).data_ptr(), "published")
+        self._native.publish(own)
+
+    def update(self, *arguments: Any, **options: Any) -> None:
+        keeps = arguments[6]
+        if keeps:
+            self._declare(self._slots.published(self._reserved).data_ptr(), "updated")
+        self._native.update(*arguments, **options)
+
+    def begin_get(self, rank: int) -> int | None:
+        slot = self._native.begin_get(rank)
+        assert slot is not None
+        self._begun[rank] = self._slots._values[rank] + slot * self._slots._stride
+        return slot
+
+    def get(self, sources: list[tuple[int, float]], *rest: Any) -> int:
+        for rank, _ in sources:
+            self._declare(self._begun[rank], "read", is_write=True)
+            self._give_back(rank)
+        return self._native.get(sources, *rest)
+
+    def take(self, rank: int) -> tuple[bool | None, int]:
+        self._give_back(rank)
+        return self._native.take(rank)
+
+    def _arrives(self, rank: int) -> None:
+        slot = self._native.back_slot(rank)
+        assert slot is not None
+        self._declare(
+            self._slots._mailboxes[rank] + slot * self._slots._stride, "arrived"
+        )
+
+    def _give_back(self, rank: int) -> None:
+        left = self._values._left[rank]
+        if left.is_front and left.value is not None:
+            self._declare(left.value.data_ptr(), "given back", is_write=True)
+
+    def _declare(self, address: int, how: str, *, is_write: bool = False) -> None:
+        label = f"a slot that is {how}".encode()
+        load().cuda.fakegpu_host_access(address, self._slots._nbytes, is_write, label)
+
+
+@contextlib.contextmanager
+def without(skipped: str, seen: set[str]) -> Iterator[None]:
+    """Skip a wait of ``DeviceValues``, named after its callers; add all to ``seen``."""
+    wait = device_values.wait_on_host
+
+    def maybe(*arguments: Any) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        names: list[str] = []
+        while frame is not None and frame.f_code.co_filename == device_values.__file__:
+            names.insert(0, frame.f_code.co_name)
+            frame = frame.f_back
+        name = ".".join(names)
+        seen.add(name)
+        if name != skipped:
+            wait(*arguments)
+
+    with mock.patch.object(device_values, "wait_on_host", maybe):
+        yield
+
+
+def use_each_wait() -> None:
+    """Call what waits, with nothing between that shows the host the same work."""
+    x = torch.ones(5)
+    second, memory = bf.rank() == 1, this_memory()
     bf.win_create(x, "x", zero_init=True)
+    HandsSlotsOver("x")
     bf.barrier()
-    for _ in range(3):
-        bf.win_put(x + 1, "x")
-        bf.barrier()
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.win_put(x + 2, "x")
-        bf.win_accumulate(x, "x")
-        bf.barrier()
-        found.append(bf.win_update("x", 0.5, dict.fromkeys(others(), 0.25)) * 1)
-        bf.barrier()
-        bf.win_get("x")
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.barrier()
+    bf.win_put(x, "x")
+    bf.barrier()
+    bf.win_update("x", clone=True)
+    bf.barrier()
+    if second:
+        bf.win_put(x, "x")
+        bf.win_accumulate(x, "x")  # to what is pending
+    bf.barrier()
+    if not second:
+        bf.win_update("x", clone=True)  # gives the front slot back
+    bf.barrier()
+    if second:
+        bf.win_accumulate(x, "x")  # to what has been taken
+    bf.barrier()
+    if not second:
+        bf.win_update("x", clone=True)  # copies the front slot
+    bf.barrier()
+    bf.win_update("x")
+    with bf.win_lock("x"):
+        x.add_(1)
+    bf.win_put(x, "x")
+    bf.barrier()
+    with memory.on_stream(memory.new_stream()):
+        bf.win_update("x", clone=True)
+    bf.win_get("x")
+    bf.barrier()
+    bf.win_put(x, "x")
+    bf.barrier()
+    bf.win_update("x", clone=True)  # reads the front slot
     bf.win_free("x")
-    return found
 
 
-def test_each_wait_is_needed(tmp_path):
-    """Without a wait, values are not those of the host."""
-    wanted = run_ranks(RANKS, alternate, inputs())
+# The waits of DeviceValues.
+WAITS = (
+    *("publish._finish._settle", "put._fill._finish._settle"),
+    *("accumulate._finish._settle", "accumulate._fill._finish._settle"),
+    *("get._finish._settle", "update._finish._settle"),
+    *("update._await_readers", "get._await_readers"),
+    *("update._take._finish._settle", "settle._await_readers"),
+)
 
-    def run(environment):
-        return run_ranks_on_gpus(RANKS, alternate, inputs(), environment=environment)
 
-    def check(environment):
-        torch.testing.assert_close(run(environment), wanted)
+def skip_each_wait() -> tuple[set[str], list[list[str]]]:
+    """Return the waits of this rank, and the violations without each of ``WAITS``."""
+    waits: set[str] = set()
+    with without("", waits):
+        use_each_wait()
+    assert load().violations() == []
+    found = []
+    for wait in WAITS:
+        with without(wait, set()):
+            use_each_wait()
+        bf.barrier()
+        found.append(load().violations())
+        load().reset()
+    return waits, found
 
-    waits = waits_of(run, tmp_path / "sites")
-    assert any("cuEventQuery" in one for one in waits)
-    assert not unneeded_waits(check, waits)
+
+def test_each_wait_is_needed():
+    """Without it, a slot is handed over while the device uses it, or is freed."""
+    ranks = run_ranks_on_gpus(2, skip_each_wait)
+    assert set.union(*(waits for waits, _ in ranks)) == {*WAITS}
+    both = zip(*(found for _, found in ranks), strict=True)
+    texts = [[*first, *second] for first, second in both]
+    unneeded = [wait for wait, found in zip(WAITS, texts, strict=True) if not found]
+    assert unneeded == []
+    assert all("race" in text for found in texts for text in found), texts

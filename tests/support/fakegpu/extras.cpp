@@ -101,6 +101,17 @@ int fakegpu_write(CUstream handle, CUdeviceptr address, std::size_t bytes,
   return submit(stream, std::move(task), {{address, bytes, true}}) ? 0 : 1;
 }
 
+// The host reads or writes device memory, as where it gives the memory to another
+// process. Returns 0 if that is valid.
+int fakegpu_host_access(CUdeviceptr address, std::size_t bytes, int is_write,
+                        const char* label) {
+  const std::scoped_lock lock(world().mutex);
+  World& all = world();
+  all.host.advance(kHost);
+  const Range range{address, bytes, is_write != 0};
+  return all.memory.access(range, kHost, all.host, label) ? 0 : 1;
+}
+
 // Frees memory in the order of a stream, as torch's allocator does: later work of this
 // stream may use it for something else.
 int fakegpu_free_on(CUstream handle, CUdeviceptr address) {

@@ -91,6 +91,7 @@ _CUDA_ARGUMENTS = {
     "cuEventElapsedTime": (ctypes.POINTER(ctypes.c_float), handle, handle),
     "cuLaunchHostFunc": (handle, handle, handle),
     "fakegpu_access": (handle, address, size, ctypes.c_int, ctypes.c_char_p),
+    "fakegpu_host_access": (address, size, ctypes.c_int, ctypes.c_char_p),
     "fakegpu_write": (
         *(handle, address, size, handle, size, ctypes.c_int),
         *(ctypes.POINTER(ctypes.c_long), ctypes.POINTER(ctypes.c_long), size),
