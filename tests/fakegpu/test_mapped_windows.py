@@ -246,7 +246,10 @@ def lose_a_rank() -> str:
         total = bf.win_update("x", 1.0, others(), clone=True)
         if total[0].item() == x[0].item() + 2 * (other + 1) + 3:
             break
-    raise AssertionError(f"survivor: {raised.value}")
+    bf.shutdown()
+    # Others may still use the memory, so it stays; the mappings have ended.
+    assert shared() == (1, 0)
+    raise AssertionError(f"survivor: {raised.value} {load().violations()}")
 
 
 def put_for_ever(x: torch.Tensor) -> None:
@@ -258,6 +261,34 @@ def test_the_values_of_a_lost_rank_stay():
     with pytest.raises(AssertionError) as failure:
         run_ranks_on_gpus(RANKS, lose_a_rank, lost=[2], report_s=DEADLINE_S)
     assert str(failure.value).count("survivor: win_put 'x'") == 2
+    assert str(failure.value).count(" []\n") >= 2
+
+
+def end_in_a_child() -> list[float]:
+    """Return an update after a child of fork has ended what it has of a window."""
+    x = torch.full((3,), float(bf.rank() + 1))
+    bf.win_create(x, "x", zero_init=True)
+    bf.barrier()
+    window = find("test", "x")
+    child = os.fork()
+    if child == 0:
+        try:
+            window.unmap()
+            window.free()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert shared() == (1, 1)
+    bf.win_put(x, "x")
+    bf.barrier()
+    total = bf.win_update("x", 1.0, others())
+    bf.shutdown()
+    assert shared() == (0, 0)
+    return total.tolist()
+
+
+def test_a_child_ends_nothing_and_shutdown_frees_all():
+    assert run_ranks_on_gpus(2, end_in_a_child) == [[3.0] * 3] * 2
 
 
 class HandsSlotsOver:
