@@ -549,7 +549,9 @@ class Engine(metaclass=_PybindType):
         the operation has not started, because a request has failed or still runs.
         """
 
-    def refuse(self, call: _Call, reason: str, to_group: bool) -> None:
+    def refuse(
+        self, call: _Call, reason: str, to_group: bool, code: int, rank: int
+    ) -> None:
         """Count a call that the program has refused, and tell its other ranks why.
 
         They are those that take part in it, or with `to_group` the whole group.

@@ -212,6 +212,7 @@ def send_through_nccl(
     ended = None if comm.is_repeated else queue.failure_of(_group_of(comm))
     if ended is not None:
         error = error_of(ended)
+        error.args = (f"{kind} on rank {world.rank}: {error}",)
         if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error

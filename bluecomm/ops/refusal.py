@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bluecomm.errors import BluecommError
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.call import Call
+from bluecomm.runtime.failure import reason_of
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
@@ -81,7 +82,7 @@ def refuse(
     is about to raise ``error``.
     """
     told(error)
-    reason = f"{type(error).__name__}: {error}"
+    reason = reason_of(error)
     with contextlib.suppress(Exception):
         for kind, name, parameters in operations:
             comm.refuse(kind, name, reason, parameters)

@@ -16,6 +16,7 @@ from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import NO_MEMORY, Call, Result
 from bluecomm.runtime.epochs.coverage import OVERWRITING, is_covered
 from bluecomm.runtime.epochs.epochs import Epochs
+from bluecomm.runtime.failure import Reason
 from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
 from bluecomm.runtime.parameters import parameters as make_parameters
@@ -377,7 +378,7 @@ class Communicator:
         return self._epochs.transactions.begin(name, calls, in_background=in_background)
 
     def refuse(
-        self, kind: str, name: str, reason: str, parameters: Parameters | None
+        self, kind: str, name: str, reason: Reason, parameters: Parameters | None
     ) -> None:
         """Count an operation that this member does not start, and tell the others.
 
@@ -386,7 +387,7 @@ class Communicator:
         Args:
             kind: The engine's name of the operation.
             name: Its name.
-            reason: The error that this rank raises, in words.
+            reason: Why this rank does not start it.
             parameters: Its parameters, which decide which members take part; all, if
                 there are none.
 
@@ -409,7 +410,7 @@ class Communicator:
         call.group_id = self.group_id
         self.world.refuse(call, reason)
 
-    def _refuse_in_epoch(self, kind: str, name: str, reason: str) -> None:
+    def _refuse_in_epoch(self, kind: str, name: str, reason: Reason) -> None:
         """Refuse a call that the others may make as a transaction."""
         if self._epochs is None:
             return

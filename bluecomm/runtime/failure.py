@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bluecomm.errors import (
     BluecommError,
@@ -33,6 +33,41 @@ _CLASSES: dict[int, type[BluecommError]] = {
     FREED: ShutdownError,
     INTERNAL: BluecommError,
 }
+
+
+# The other ranks' calls fail as this one's did, not because of a refusal.
+_PASSED_ON: dict[type[Exception], int] = {
+    PeerLostError: PEER_LOST,
+    CommunicationTimeout: TIMED_OUT,
+    BluecommError: INTERNAL,
+}
+
+
+class Reason(NamedTuple):
+    """Why a rank does not make a call, as the other ranks learn it.
+
+    Attributes:
+        text: The error that this rank raises, in words.
+        code: Code of the failure of their calls.
+        rank: Rank that their errors are about; -1 for the one that tells them.
+    """
+
+    text: str
+    code: int = MISMATCH
+    rank: int = -1
+
+
+def reason_of(error: Exception) -> Reason:
+    """Return what the other ranks learn of an error.
+
+    The failure of an earlier part of the call is passed on as it is. All other errors
+    are those of this rank alone.
+    """
+    text = f"{type(error).__name__}: {error}"
+    code = _PASSED_ON.get(type(error), MISMATCH)
+    if code == MISMATCH or not isinstance(error, BluecommError):
+        return Reason(text)
+    return Reason(text, code, error.peers[0] if error.peers else -1)
 
 
 def failure(

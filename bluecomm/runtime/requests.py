@@ -14,7 +14,7 @@ from bluecomm.errors import ShutdownError, SuspendedError
 from bluecomm.runtime import fork
 from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
-from bluecomm.runtime.failure import CLOSED
+from bluecomm.runtime.failure import CLOSED, Reason
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.runtime.parts_handle import PartsHandle
 
@@ -178,11 +178,12 @@ class Requests:
                         kind(self, number, call.kind, call.name, call.finish)
                     )
 
-    def refuse(self, call: Call[None], reason: str) -> None:
+    def refuse(self, call: Call[None], reason: Reason) -> None:
         """Count a call that is not made; see ``Communicator.refuse``."""
         self.check_usable()
         self.check_running(call.kind, call.name)
-        self._engine.refuse(call, reason, call.parameters is None)
+        text, code, rank = reason
+        self._engine.refuse(call, text, call.parameters is None, code, rank)
 
     def start_request(
         self,

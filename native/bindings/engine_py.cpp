@@ -135,16 +135,16 @@ std::optional<RequestId> run_after(PyEngine& self, const std::vector<RequestId>&
 }
 
 // Counts a call that the program has refused to make, and tells the ranks that take
-// part in it, or the whole group.
+// part in it, or the whole group. `code` and `rank` are those of a Status.
 void refuse(PyEngine& self, const py::object& call, const std::string& reason,
-            bool to_group) {
+            bool to_group, int code, int rank) {
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
   Call& operation = operation_of(parsed);
   const ReleaseGil unlocked;
   set_group(operation, engine.group(parsed.group_id));
   engine.refuse(
-      operation, reason,
+      operation, {static_cast<Code>(code), reason, rank},
       to_group ? Dispatcher::Informed::kGroup : Dispatcher::Informed::kParticipants);
 }
 
@@ -301,7 +301,8 @@ void register_engine(py::module_& module) {
       .def("remove_group", unlocked(&Engine::remove_group), arg("group_id"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
       .def("run_after", &run_after, arg("requests"), arg("call"))
-      .def("refuse", &refuse, arg("call"), arg("reason"), arg("to_group"))
+      .def("refuse", &refuse, arg("call"), arg("reason"), arg("to_group"), arg("code"),
+           arg("rank"))
       .def("calls_like", &calls_like, arg("call"))
       .def(
           "is_in_flight",

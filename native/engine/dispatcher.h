@@ -119,11 +119,13 @@ class Dispatcher final : private Receiver, private OperationHost {
   // Starts a send or a receive.
   RequestId submit(PointCall call, RequestId id = 0);
   // Counts a call that this rank's program has refused to make, and tells the other
-  // ranks, whose calls fail with `reason`. Only the kind, the name and the group of
+  // ranks, whose calls fail with the code, the text and the rank of `reason`; -1 stands
+  // for this rank. With another code than kMismatch the call is the part of a larger
+  // one that has failed here. Only the kind, the name and the group of
   // `call` are needed, and, unless the whole group is informed, whatever decides which
   // ranks take part. Does nothing for a pairwise call without its pair.
   enum class Informed { kParticipants, kGroup };
-  void refuse(const Call& call, const std::string& reason, Informed whom);
+  void refuse(const Call& call, const Status& reason, Informed whom);
   // Returns how many operations with the group and name of `call` have been counted.
   std::uint32_t calls_like(const Call& call) const {
     return matching_.next_sequence(call.group->id, name_hash(call));
@@ -298,7 +300,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   void go_on_without(Operation* operation, int peer);
 
   // dispatcher_refusals.cpp
-  void refuse(const Call& call, const Key& key, const std::string& reason,
+  void refuse(const Call& call, const Key& key, const Status& reason,
               std::vector<int> ranks);
   Plan plan_or_refuse(const Call& call, const Key& key);
 

@@ -47,7 +47,7 @@ std::vector<int> participants_of(const Call& call) {
 
 }  // namespace
 
-void Dispatcher::refuse(const Call& call, const std::string& reason, Informed whom) {
+void Dispatcher::refuse(const Call& call, const Status& reason, Informed whom) {
   if (closing_) return;
   // The key of a pairwise call contains the pair.
   if (kind_info(call.kind).is_pairwise && call.sources.empty()) return;
@@ -57,17 +57,19 @@ void Dispatcher::refuse(const Call& call, const std::string& reason, Informed wh
          whom == Informed::kGroup ? call.group->ranks : participants_of(call));
 }
 
-void Dispatcher::refuse(const Call& call, const Key& key, const std::string& reason,
+void Dispatcher::refuse(const Call& call, const Key& key, const Status& reason,
                         std::vector<int> ranks) {
   matching_.skip(key);
   matching_.remember_failure(key);
   const Envelope envelope =
       make_envelope(call, Algorithm::kFlat, job_, key.epoch, key.sequence);
-  const Status status{Code::kMismatch,
+  const char* const verb = reason.code == Code::kMismatch
+                               ? " refused its call: "
+                               : " takes no part, because its call has failed before: ";
+  const Status status{reason.code,
                       describe_operation(envelope, call.name) + ": " +
-                          peers_.describe_rank(config_.rank) +
-                          " refused its call: " + reason,
-                      config_.rank};
+                          peers_.describe_rank(config_.rank) + verb + reason.text,
+                      reason.rank < 0 ? config_.rank : reason.rank};
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   std::erase(ranks, config_.rank);
@@ -78,7 +80,7 @@ Plan Dispatcher::plan_or_refuse(const Call& call, const Key& key) {
   try {
     return make_plan(call, config_.tuning);
   } catch (const std::invalid_argument& error) {
-    refuse(call, key, std::string("ValueError: ") + error.what(),
+    refuse(call, key, {Code::kMismatch, std::string("ValueError: ") + error.what(), -1},
            participants_of(call));
     throw;
   }

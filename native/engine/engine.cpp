@@ -169,8 +169,7 @@ std::optional<RequestId> Engine::run_after(const std::vector<RequestId>& ids,
   }
 }
 
-void Engine::refuse(const Call& call, const std::string& reason,
-                    Dispatcher::Informed whom) {
+void Engine::refuse(const Call& call, const Status& reason, Dispatcher::Informed whom) {
   progress_.submit([&] {
     dispatcher_.refuse(call, reason, whom);
     begin(Caller::kGoesOn);

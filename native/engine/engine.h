@@ -54,7 +54,7 @@ class Engine final : public WindowHost, private Work {
   // returns, or nothing if `call` has not started: a request has failed, or still runs
   // after Progress::kInterruptCheck or at a signal, or the group has been removed.
   std::optional<RequestId> run_after(const std::vector<RequestId>& ids, Call call);
-  void refuse(const Call& call, const std::string& reason, Dispatcher::Informed whom);
+  void refuse(const Call& call, const Status& reason, Dispatcher::Informed whom);
   RequestId run(PointCall call);
   std::uint32_t calls_like(const Call& call);
   bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name);

@@ -7,8 +7,10 @@ import torch
 
 import bluecomm as bf
 from tests.fakegpu.test_nccl_operations import NCCL, error_of, gradient_of
+from tests.support.deadlines import DEADLINE_S
+from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
-from tests.support.ranks import run_ranks
+from tests.support.ranks import RankFailure, run_ranks
 
 pytestmark = pytest.mark.mp
 
@@ -176,3 +178,51 @@ def join_early() -> list[float]:
 def test_a_rank_that_has_joined_answers_calls_of_its_machine():
     found = run_ranks_on_gpus(4, join_early, environment=NCCL, ranks_per_machine=2)
     assert found == [[1.0] * 2, [], [2.0] * 2, [2.0] * 2]
+
+
+def fail_midway(fault: str) -> list[str]:
+    """Return errors of averages of machines; a part of the second fails on rank 1."""
+    x = torch.ones(6)
+    bf.hierarchical_neighbor_allreduce(x)
+    if bf.rank() == 1:
+        set_fake(FAIL=fault)
+    texts = [error_of(lambda: bf.hierarchical_neighbor_allreduce(x)) for _ in range(3)]
+    if fault.endswith("kill"):
+        # A failure, since the rank that died fails the run anyway.
+        raise AssertionError(f"survivor: {texts[-1]}")
+    return texts
+
+
+# Each machine adds slices by ncclReduce, exchanges them by ncclSend, and gathers them.
+@pytest.mark.parametrize("call", ["ncclReduce", "ncclSend", "ncclAllGather"])
+def test_all_ranks_learn_which_part_of_an_average_has_failed_where(call):
+    """A wait for the deadline fails the test."""
+    results = run_ranks_on_gpus(
+        *(4, fail_midway, f"{call}:1=2"),
+        # NCCL would perhaps tell ranks of a loss before the engine tells them why.
+        environment={**NCCL, "FAKEGPU_REMOTE_ERRORS": "0"},
+        ranks_per_machine=2,
+    )
+    failed = [[text for text in texts if text != "no error"] for texts in results]
+    for texts in failed:
+        for text in texts:
+            assert text.startswith("BluecommError: hierarchical_neighbor_"), text
+    # Without the sum no other rank gets as far.
+    told = failed if call == "ncclReduce" else failed[1:2]
+    for texts in told:
+        assert "rank 1" in texts[0], texts
+        assert f"{call}: unhandled system error" in texts[0], texts
+    assert all(failed)
+
+
+@pytest.mark.parametrize("call", ["ncclReduce", "ncclSend"])
+def test_all_ranks_learn_which_rank_is_lost_within_an_average(call):
+    with pytest.raises(RankFailure) as failure:
+        run_ranks_on_gpus(
+            *(4, fail_midway, f"{call}:1=kill"),
+            environment=NCCL,
+            ranks_per_machine=2,
+            report_s=DEADLINE_S,
+        )
+    text = str(failure.value)
+    assert text.count("AssertionError: survivor: PeerLostError") == 3, text

@@ -36,7 +36,7 @@ from bluecomm.runtime.epochs.transaction import (
     TransactionHandle,
     TransactionState,
 )
-from bluecomm.runtime.failure import CLOSED, FREED, INTERNAL, OK, PEER_LOST
+from bluecomm.runtime.failure import CLOSED, FREED, INTERNAL, OK, PEER_LOST, Reason
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Group(Protocol):
     is_world: bool
 
     def refuse(
-        self, kind: str, name: str, reason: str, parameters: Parameters | None
+        self, kind: str, name: str, reason: Reason, parameters: Parameters | None
     ) -> None:
         """Count a call that this member does not make, and tell the others."""
 
@@ -149,7 +149,7 @@ class Transactions:
                 for operation in transaction.operations
             )
 
-    def refuse(self, made: Call[None], reason: str) -> None:
+    def refuse(self, made: Call[None], reason: Reason) -> None:
         """Count a call that this rank does not make, and tell the other members."""
         with self.locked():
             while self.group is None and self.broken is None:
@@ -159,8 +159,9 @@ class Transactions:
             transaction = self._begin(name, 0, in_background=False)
             if self.group is not None and not transaction.is_over:
                 made.group_id = self.group.group_id
-                self._world.refuse(made, reason)
-                self._fail(transaction, BluecommError(reason))
+                # A loss that is passed on would not be one of this transaction's.
+                self._world.refuse(made, Reason(reason.text))
+                self._fail(transaction, BluecommError(reason.text))
 
     def enter(self, transaction: Transaction) -> None:
         """Make the next calls of this thread part of a transaction."""
@@ -394,7 +395,7 @@ class Transactions:
                 lane.popleft()
                 with contextlib.suppress(BluecommError, ValueError):
                     barrier, why = _barrier_name(name), str(transaction.error)
-                    group.refuse("barrier", barrier, why, None)
+                    group.refuse("barrier", barrier, Reason(why), None)
             elif transaction.is_ready:
                 try:
                     commit = self._world.start(_barrier_of(name, group))

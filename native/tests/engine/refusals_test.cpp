@@ -11,9 +11,11 @@ namespace {
 
 using Informed = Dispatcher::Informed;
 
+const Status kOdd{Code::kMismatch, "ValueError: odd", -1};
+
 void refuse(Engine& engine, Kind kind, const std::string& name,
             Informed whom = Informed::kGroup) {
-  engine.refuse(make_call(engine, kind, name, {}, {}), "ValueError: odd", whom);
+  engine.refuse(make_call(engine, kind, name, {}, {}), kOdd, whom);
 }
 
 Status reduce(Engine& engine, std::vector<float>& tensor, const std::string& name) {
@@ -102,7 +104,7 @@ TEST(refusals, a_neighbor_operation_fails_at_the_neighbors_only) {
     call.output = std::as_writable_bytes(std::span<float>(output));
     call.sources = call.destinations = {{rank ^ 1, 1.0}};
     if (rank == 1) {
-      engine.refuse(call, "ValueError: odd", Informed::kParticipants);
+      engine.refuse(call, kOdd, Informed::kParticipants);
       return;
     }
     const Status status = run_call(engine, std::move(call));
@@ -114,15 +116,33 @@ TEST(refusals, a_neighbor_operation_fails_at_the_neighbors_only) {
   });
 }
 
+TEST(refusals, a_part_that_cannot_follow_fails_as_the_one_before) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(4, 1.0F);
+    if (rank == 1) {
+      engine.refuse(make_call(engine, Kind::kAllreduce, "x", {}, {}),
+                    {Code::kPeerLost, "rank 7 was killed", 7}, Informed::kGroup);
+    } else {
+      const Status status = reduce(engine, tensor, "x");
+      check_failure(status, Code::kPeerLost,
+                    "rank 1 (host1) takes no part, because its call has failed before: "
+                    "rank 7 was killed");
+      CHECK_EQ(status.rank, 7);
+    }
+    CHECK_EQ(reduce(engine, tensor, "x").text, "");
+  });
+}
+
 TEST(refusals, a_pairwise_call_needs_its_pair) {
   EngineWorld world(2);
   std::vector<float> input(4, 1.0F), output(4);
   Engine& engine = world.engine(0);
   Call call = make_call(engine, Kind::kPairGossip, "x", input, output);
-  engine.refuse(call, "ValueError: odd", Informed::kGroup);
+  engine.refuse(call, kOdd, Informed::kGroup);
   call.sources = call.destinations = {{1, 0.5}};
   CHECK_EQ(engine.calls_like(call), 0U);
-  engine.refuse(call, "ValueError: odd", Informed::kParticipants);
+  engine.refuse(call, kOdd, Informed::kParticipants);
   CHECK_EQ(engine.calls_like(call), 1U);
 }
 

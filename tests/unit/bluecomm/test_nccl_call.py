@@ -133,7 +133,7 @@ def test_other_ranks_learn_why_a_call_is_not_made(code, rank, error):
         make(comm)
     assert is_marked(caught.value)
     assert comm.refused == [
-        ("allreduce", "allreduce.0", f"{error.__name__}: {caught.value}")
+        ("allreduce", "allreduce.0", (f"{error.__name__}: {caught.value}", code, -1))
     ]
 
 
