@@ -41,6 +41,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "complex rows": lambda x: bf.reducescatter(torch.complex(x, x + 1)[:5], op=bf.Sum),
     "complex at the root": lambda x: bf.reduce(torch.complex(x, x + 1), 1),
     "float8": lambda x: bf.allgather(x[: bf.rank()].to(torch.float8_e4m3fn)).float(),
+    # NCCL has no integers of 16 bits, but bytes.
+    "int16": lambda x: move_all(x.short()),
+    "uint16": lambda x: [one.int() for one in move_all(x.abs().to(torch.uint16))],
+    "sum of int16": lambda x: bf.allreduce(x.short(), op=bf.Sum),
     "fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
     "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
     "broadcast": lambda x: bf.broadcast(x, 1),
@@ -173,6 +177,17 @@ def send_around(x):
     return bf.neighbor_allreduce(
         x, self_weight=0.5, src_weights={right: 0.25}, dst_weights={left: 2.0}
     )
+
+
+def move_all(x):
+    """Return results of the operations that only move a tensor."""
+    return [
+        bf.broadcast(x, 1),
+        bf.allgather(x[: bf.rank() + 1]),
+        bf.alltoall(x),
+        bf.gather(x, 1),
+        bf.neighbor_allgather(x),
+    ]
 
 
 def gossip(x, *weights):
