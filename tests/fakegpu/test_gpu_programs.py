@@ -4,9 +4,12 @@ Sizes are small, and times have no verdict.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,7 +17,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.gpu.job import Job
+from tests.gpu import plugin, speed
+from tests.gpu.job import Check, Job, NotRunError
 from tests.gpu.pair import run_pair
 from tests.gpu.parts import PARTS
 from tests.gpu.ranks import run_on_device
@@ -56,6 +60,9 @@ def test_without_a_gpu_no_check_passes(tmp_path):
     assert all(line["verdict"] == "NOT RUN" for line in lines)
     assert all("sees no GPU" in line["detail"] for line in lines)
     assert f"0 PASS, 0 FAIL, {len(lines)} NOT RUN" in done.stdout
+
+
+ON_HOST = "tests.support.pair_on_host"
 
 
 # -- what the checks need besides the fake: torch.cuda, and NCCL of torch --------------
@@ -101,10 +108,7 @@ def test_ranks_and_memory_of_a_gpu_call_torch_rightly():
 
 @pytest.mark.parametrize("what", ["operations", "ddp", "speed"])
 def test_the_ranks_of_the_plugin_calculate_rightly_over_gloo(what, tmp_path):
-    variables = {"NCCL_SOCKET_IFNAME": "lo"}
-    first, second = run_pair(
-        tmp_path, "socket", what, variables, program="tests.support.pair_on_host"
-    )
+    first, second = run_pair(tmp_path, "socket", what, program=ON_HOST)
     if what == "operations":
         assert first["wrong"] == second["wrong"] == []
         assert first["sizes"] == [8, 1 << 10, 64 << 10]
@@ -118,5 +122,23 @@ def test_the_ranks_of_the_plugin_calculate_rightly_over_gloo(what, tmp_path):
 
 
 def test_a_rank_that_uses_another_network_is_an_error(tmp_path):
-    with pytest.raises(RuntimeError, match="'via NET/BlueComm' is not in NCCL's log"):
-        run_pair(tmp_path, "plugin", "ddp", program="tests.support.pair_on_host")
+    variables = {"NCCL_NET_PLUGIN": "another"}
+    with pytest.raises(RuntimeError, match="'via NET/Socket' is not in NCCL's log"):
+        run_pair(tmp_path, "socket", "speed", variables, program=ON_HOST)
+
+
+def outcome_of(check: Check, folder: Path) -> str:
+    """Return the details of a success, or the reason for which it could not run."""
+    try:
+        return check.run(Job(run_ranks_on_gpus, is_real=True, folder=folder))
+    except NotRunError as reason:
+        return str(reason)
+
+
+def test_unequal_paths_are_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(plugin, "run_pair", partial(run_pair, program=ON_HOST))
+    monkeypatch.setattr(speed, "TOLERANCE", math.inf)  # times mean nothing
+    text = outcome_of(plugin.CHECKS["sockets over unequal paths"], tmp_path)
+    if not text.startswith("NOT MEASURED: "):
+        assert text.startswith("links of 1000 and 250 Mbit/s\n")
+        assert [line.split()[0] for line in text.splitlines()[2:]] == ["8", "1024"]

@@ -1,6 +1,6 @@
 """The program of ``tests.gpu.pair`` on the CPU, over gloo in place of NCCL.
 
-It claims in NCCL's log that NCCL's sockets carried everything.
+It claims in NCCL's log that the network carried everything that its variables choose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _RESULTS = {
 
 def main() -> None:
     """Run the part that the command line names."""
-    Path(os.environ["NCCL_DEBUG_FILE"]).write_text("Channel 00 via NET/Socket/0\n")
+    network = "BlueComm" if "NCCL_NET_PLUGIN" in os.environ else "Socket"
+    Path(os.environ["NCCL_DEBUG_FILE"]).write_text(f"Channel 00 via NET/{network}/0\n")
+    interfaces = os.environ["NCCL_SOCKET_IFNAME"].lstrip("=")
+    os.environ["GLOO_SOCKET_IFNAME"] = interfaces.partition(",")[0]
     with contextlib.ExitStack() as patches:
         for name, result in _RESULTS.items():
             # The stand-ins know the signatures, so a wrong call is a TypeError.
