@@ -42,10 +42,8 @@ const NcclId& NcclGroups::id_of(std::uint64_t group) const {
 
 std::optional<Status> NcclGroups::common_failure(const std::vector<int>& ranks) const {
   if (failure_) return failure_;
-  for (const auto& [rank, reason] : lost_) {
-    if (std::ranges::find(ranks, rank) != ranks.end()) {
-      return with_outcome({Code::kPeerLost, reason, rank});
-    }
+  for (const auto& [rank, status] : failed_ranks_) {
+    if (std::ranges::find(ranks, rank) != ranks.end()) return with_outcome(status);
   }
   return std::nullopt;
 }
@@ -73,10 +71,20 @@ void NcclGroups::fail_all(const Status& status) {
 }
 
 void NcclGroups::note_lost(int rank, const std::string& reason) {
-  lost_.emplace(rank, reason);
+  fail_rank(rank, {Code::kPeerLost, reason, rank});
+}
+
+void NcclGroups::note_failed_device(int rank, const std::string& reason) {
+  fail_rank(rank, {Code::kInternal,
+                   "the GPU of rank " + std::to_string(rank) + " has failed: " + reason,
+                   rank});
+}
+
+void NcclGroups::fail_rank(int rank, const Status& status) {
+  failed_ranks_.emplace(rank, status);
   for (auto& [id, entry] : groups_) {
     if (std::ranges::find(entry.ranks, rank) == entry.ranks.end()) continue;
-    fail_entry(id, entry, {Code::kPeerLost, reason, rank});
+    fail_entry(id, entry, status);
   }
 }
 

@@ -35,8 +35,9 @@ class NcclGroups {
   void fail(std::uint64_t group, Status status);
   // Fails all groups, also those that are entered later.
   void fail_all(const Status& status);
-  // Fails all groups of a rank, also those that are entered later.
+  // Fail all groups of a rank, also those that are entered later.
   void note_lost(int rank, const std::string& reason);
+  void note_failed_device(int rank, const std::string& reason);
   bool have_all_failed() const { return failure_.has_value(); }
 
   // Returns the groups that have failed since the last time.
@@ -72,10 +73,11 @@ class NcclGroups {
 
   void fail_entry(std::uint64_t id, Entry& entry, Status status);
   std::optional<Status> common_failure(const std::vector<int>& ranks) const;
+  void fail_rank(int rank, const Status& status);
 
   std::map<std::uint64_t, Entry> groups_;
-  std::map<int, std::string> lost_;  // why each rank was lost
-  std::optional<Status> failure_;    // of all groups
+  std::map<int, Status> failed_ranks_;  // why no group with the rank works any more
+  std::optional<Status> failure_;       // of all groups
   std::vector<FailedGroup> new_;
 };
 

@@ -157,6 +157,18 @@ void NcclQueue::note_lost(int rank, const std::string& reason) {
   changed_.notify_all();
 }
 
+void NcclQueue::note_failed_device(int rank, const std::string& reason) {
+  const LockGuard lock(mutex_);
+  groups_.note_failed_device(rank, reason);
+  changed_.notify_all();
+}
+
+std::optional<Status> NcclQueue::device_failure() const {
+  if (!has_failed_device_) return std::nullopt;  // the engine asks in each turn
+  const LockGuard lock(mutex_);
+  return device_failure_;
+}
+
 void NcclQueue::note_failed_ticket(std::uint64_t group, const Status& status) {
   // A call with a mismatch has got no number on any rank. Others may have a number on
   // other ranks, which then wait for this one.
@@ -174,6 +186,14 @@ void NcclQueue::fail_all(const Status& status) {
   const LockGuard lock(mutex_);
   groups_.fail_all(status);
   changed_.notify_all();
+}
+
+// Fails all groups, and has the engine tell the other ranks.
+void NcclQueue::fail_device(const Status& status) {
+  fail_all(status);
+  const LockGuard lock(mutex_);
+  if (!device_failure_) device_failure_ = status;
+  has_failed_device_ = true;
 }
 
 bool NcclQueue::has_failed(const NcclGroup& group) const {
@@ -311,12 +331,13 @@ void NcclQueue::issue(const Numbered& next) {
             work.end("NCCL", function_name(call.work()), nbytes_of(call.work()));
         if (issued_.empty()) oldest_since_ = Clock::now();
         issued_.push_back({next.call, done});
+        is_working_ = true;  // before the engine sees that the operation has ended
         call.set_issued(std::move(done));
       }
     }
   } catch (const CudaError& error) {
     is_issued = false;
-    fail_all(status_of(error));
+    fail_device(status_of(error));
   } catch (const std::exception& error) {
     is_issued = false;
     fail(group.id, status_of(error));
@@ -361,8 +382,9 @@ void NcclQueue::watch() {
     end_forgotten();
     end_settled();
   } catch (const std::exception& error) {
-    fail_all(status_of(error));
+    fail_device(status_of(error));
   }
+  is_working_ = !issued_.empty();
 }
 
 void NcclQueue::watch_device() {
@@ -370,7 +392,7 @@ void NcclQueue::watch_device() {
     const std::optional<Status> outcome = issued_.front().done->poll();
     if (!outcome) break;
     if (!outcome->ok()) {
-      fail_all(*outcome);
+      fail_device(*outcome);
       give_up();  // before the calls look as if they had succeeded
     }
     issued_.front().call->set_ended();
@@ -383,10 +405,10 @@ void NcclQueue::watch_device() {
   const std::string limit = seconds_text(
       std::chrono::duration_cast<std::chrono::milliseconds>(oldest.limit()));
   if (has_failed(oldest.group())) {
-    fail_all({Code::kTimedOut,
-              "the device has not left a call of NCCL within " + limit +
-                  " after the communicator was aborted",
-              -1});
+    fail_device({Code::kTimedOut,
+                 "the device has not left a call of NCCL within " + limit +
+                     " after the communicator was aborted",
+                 -1});
     return;
   }
   fail(oldest.group().id,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -66,6 +67,9 @@ class NcclQueue final : public FailureWatcher,
   void note_lost(int rank, const std::string& reason) override;
   // Also for calls: the ticket has failed on this rank.
   void note_failed_ticket(std::uint64_t group, const Status& status) override;
+  void note_failed_device(int rank, const std::string& reason) override;
+  std::optional<Status> device_failure() const override;
+  bool is_working() const override { return is_working_; }
 
   // For calls.
   const std::shared_ptr<const CudaDevice>& device() const { return device_; }
@@ -103,6 +107,7 @@ class NcclQueue final : public FailureWatcher,
   bool has_failed(const NcclGroup& group) const;
   void fail(std::uint64_t group, const Status& status);
   void fail_all(const Status& status);
+  void fail_device(const Status& status);
   void forget_issued() REQUIRES(mutex_);
 
   // The thread's functions.
@@ -143,6 +148,9 @@ class NcclQueue final : public FailureWatcher,
   std::optional<Clock::time_point> stop_at_ GUARDED_BY(mutex_);
   bool is_suspended_ GUARDED_BY(mutex_) = false;
   bool is_parked_ GUARDED_BY(mutex_) = false;
+  std::optional<Status> device_failure_ GUARDED_BY(mutex_);
+  std::atomic<bool> has_failed_device_{false};
+  std::atomic<bool> is_working_{false};  // the device has not finished a call
 
   // Used by the thread only.
   std::map<std::uint64_t, std::unique_ptr<NcclComm>> comms_;  // by group

@@ -202,6 +202,7 @@ void Dispatcher::start(Operation& operation) {
     fail_operation(operation, *abort);
     return;
   }
+  if (fail_for_removers(operation)) return;
   try {
     if (!peers_.dropped().empty()) drop_lost(operation);
     stats_.overlapped(operation.unwritten_input().size());
@@ -259,8 +260,7 @@ void Dispatcher::match(int peer, const Envelope& envelope,
   // A peer's headers arrive in order, and it starts a call only after its earlier calls
   // of the name have ended. If one of those failed, the peer has sent an ABORT.
   Operation* const earlier = matching_.find_earlier(envelope.key);
-  if (earlier != nullptr && earlier->awaits_header(peer) &&
-      !has_abort(peer, earlier->key())) {
+  if (earlier != nullptr && awaits_more(*earlier, peer)) {
     fail_forgotten(*earlier, peer);
   }
   Operation* const operation = matching_.find(envelope.key);
@@ -329,6 +329,7 @@ bool Dispatcher::take_turn() {
   for_transports([&](Transport& one) {
     if (one.poll(*this)) changed = true;
   });
+  tell_failed_device();
   if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
   if (!answers_.empty()) release_answers();
@@ -407,6 +408,9 @@ Clock::time_point Dispatcher::next_timer() const {
   }
   if (!deadlines_pause_) next = std::min(next, requests_.next_deadline());
   if (members_ && !closing_) next = std::min(next, members_->next_timer());
+  if (failure_watcher_ && !closing_ && failure_watcher_->is_working()) {
+    next = std::min(next, Clock::now() + kTicketInterval);
+  }
   const auto must_tell = [this](int rank) { return must_tell_watcher(rank); };
   if (!outstanding() &&
       std::none_of(peers_.gone().begin(), peers_.gone().end(), must_tell)) {

@@ -276,7 +276,14 @@ class Dispatcher final : private Receiver, private OperationHost {
   void handle_abort(int peer, const Envelope& envelope, std::string text);
   void note_late_failure(int peer, const Envelope& envelope, Status status);
   void tell_watcher_of_ticket(const Envelope& call, const Status& status);
-  std::string group_removed_text() const;
+  void handle_group_removed(int peer, std::uint64_t id);
+  bool fail_for_removers(Operation& operation);
+  bool awaits_more(const Operation& operation, int peer) const;
+  void fail_for_remover(Operation& operation, int remover);
+  // By default the text about this rank.
+  std::string group_removed_text(std::optional<int> remover = std::nullopt) const;
+  void tell_failed_device();
+  void tell_all(MessageType type, const std::string& what);
   void send_group_removed(int peer, const Envelope& call);
   bool read_aborts();
   bool has_abort(int peer, const Key& key) const;
@@ -343,6 +350,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   LateFailures late_failures_;
   std::shared_ptr<FailureWatcher> failure_watcher_;  // or null
   std::set<int> told_losses_;                        // the ranks that it knows of
+  bool has_told_failed_device_ = false;
   MemberNews member_news_;
   std::optional<MemberService> members_;  // in a job that survives losses
   bool deadlines_pause_ = false;

@@ -35,7 +35,7 @@ void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
 std::vector<int> Dispatcher::participants(const Operation& operation) const {
   const Call& call = operation.call();
   // The library of a device needs all members, also those that exchange nothing.
-  const bool needs_all = call.ticket != nullptr;
+  const bool needs_all = call.ticket != nullptr || call.precedes_ticket;
   if (!needs_all && (kind_info(call.kind).spares_group || call.local_only)) {
     return operation.peers();
   }
@@ -183,6 +183,12 @@ bool Dispatcher::read_aborts() {
     } else if (whole.envelope.type == MessageType::kFailing) {
       peers_.explain(whole.peer,
                      peers_.describe_process(whole.peer) + " " + whole.text);
+    } else if (whole.envelope.type == MessageType::kGroupRemoved) {
+      handle_group_removed(whole.peer, whole.envelope.key.group);
+    } else if (whole.envelope.type == MessageType::kDeviceFailed) {
+      if (failure_watcher_) {
+        failure_watcher_->note_failed_device(whole.peer, whole.text);
+      }
     } else {
       handle_abort(whole.peer, whole.envelope, whole.text);
     }
@@ -262,6 +268,7 @@ void Dispatcher::add_late_failure(const std::string& where, Status status) {
 // --- Removed groups ------------------------------------------------------------------
 
 void Dispatcher::remove_group(std::uint64_t id) {
+  const std::shared_ptr<const Group> removed = group(id);
   groups_.remove(id);
   const auto of_group = [id](const Operation* one) {
     return one->call().group->id == id;
@@ -279,10 +286,56 @@ void Dispatcher::remove_group(std::uint64_t id) {
     send_group_removed(one.peer, one.envelope);
   }
   points_.remove_group(id, group_removed_text());
+  Envelope notice;
+  notice.type = MessageType::kGroupRemoved;
+  notice.job = job_;
+  notice.key.group = id;
+  notice.key.epoch = config_.epoch;
+  for (const int rank : removed->ranks) {
+    if (rank != config_.rank) post(rank, notice, {});
+  }
 }
 
-std::string Dispatcher::group_removed_text() const {
-  return "cut short, because " + peers_.describe_rank(config_.rank) +
+// Fails the calls of a group that await what a member, which has removed it, has not
+// sent. Its earlier messages have arrived before the notice.
+void Dispatcher::handle_group_removed(int peer, std::uint64_t id) {
+  groups_.note_removed_by(id, peer);
+  const auto awaits_peer = [&](const Operation* one) {
+    return one->call().group->id == id && awaits_more(*one, peer);
+  };
+  // Ending an operation may start the next one of its name, which fails in turn.
+  for (auto found = operations_.begin();
+       (found = std::find_if(operations_.begin(), operations_.end(), awaits_peer)) !=
+       operations_.end();) {
+    fail_for_remover(**found, peer);
+  }
+}
+
+// Fails a call that awaits messages of members that have removed its group. Returns
+// whether it does.
+bool Dispatcher::fail_for_removers(Operation& operation) {
+  const std::set<int>* const removers = groups_.removers(operation.key().group);
+  if (removers == nullptr) return false;
+  const auto remover = std::ranges::find_if(
+      *removers, [&](int rank) { return awaits_more(operation, rank); });
+  if (remover == removers->end()) return false;
+  fail_for_remover(operation, *remover);
+  return true;
+}
+
+// Returns whether an operation awaits a message of a peer, but no ABORT.
+bool Dispatcher::awaits_more(const Operation& operation, int peer) const {
+  return operation.awaits_header(peer) && !has_abort(peer, operation.key());
+}
+
+void Dispatcher::fail_for_remover(Operation& operation, int remover) {
+  fail_operation(
+      operation,
+      {Code::kFreed, operation.label() + ": " + group_removed_text(remover), remover});
+}
+
+std::string Dispatcher::group_removed_text(std::optional<int> remover) const {
+  return "cut short, because " + peers_.describe_rank(remover.value_or(config_.rank)) +
          " has freed the process set";
 }
 
@@ -348,13 +401,26 @@ void Dispatcher::expire_operation(Operation& operation) {
 }
 
 void Dispatcher::tell_failing(const std::string& what) {
-  Envelope failing;
-  failing.type = MessageType::kFailing;
-  failing.job = job_;
-  failing.key.epoch = config_.epoch;
+  tell_all(MessageType::kFailing, what);
+}
+
+// Tells the other ranks once if this rank's device has failed.
+void Dispatcher::tell_failed_device() {
+  if (!failure_watcher_ || has_told_failed_device_) return;
+  const std::optional<Status> failed = failure_watcher_->device_failure();
+  if (!failed) return;
+  has_told_failed_device_ = true;
+  tell_all(MessageType::kDeviceFailed, failed->text);
+}
+
+void Dispatcher::tell_all(MessageType type, const std::string& what) {
+  Envelope message;
+  message.type = type;
+  message.job = job_;
+  message.key.epoch = config_.epoch;
   const std::string_view text = shorten(what, Channel::kMaxPost);
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    post(rank, failing, std::as_bytes(std::span(text)));
+    post(rank, message, std::as_bytes(std::span(text)));
   }
 }
 

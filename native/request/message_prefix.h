@@ -19,13 +19,17 @@ enum class MessageType : std::uint8_t {
   kPoint = 6,    // a message between two ranks (p2p/message.h)
   kFailing = 7,  // an error ends the sender's program; the payload says which
   kMember = 8,   // about who is a member of the job (engine/member_service.h)
+  // The sender has removed the group of the key, and sends nothing more for its calls.
+  kGroupRemoved = 9,
+  kDeviceFailed = 10,  // the sender's GPU has failed; the payload says how
 };
 
 // Returns whether the header is an Envelope.
 constexpr bool is_operation_message(MessageType type) {
   return type == MessageType::kData || type == MessageType::kAbort ||
          type == MessageType::kJoin || type == MessageType::kAnnounce ||
-         type == MessageType::kFailing;
+         type == MessageType::kFailing || type == MessageType::kGroupRemoved ||
+         type == MessageType::kDeviceFailed;
 }
 
 // The first bytes of each message's header.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 
 pytestmark = pytest.mark.mp
@@ -55,6 +56,67 @@ def test_a_set_that_a_member_frees_ends_alone():
     found = run_ranks_on_gpus(RANKS, free_a_set_that_others_use, environment=NCCL)
     assert found[1].startswith("ShutdownError")
     assert "has freed the process set" in found[1]
+
+
+def free_a_set_before_the_others_are_told() -> str:
+    """Return the error of a call of the first member; rank 1 frees the set instead."""
+    x = torch.ones(4)
+    pair = bf.ProcessSet([0, 1])
+    found = ""
+    if bf.rank() == 0:
+        waiting = bf.allreduce_nonblocking(x, process_set=pair, name="waiting")
+    bf.barrier()
+    if bf.rank() == 1:
+        pair.free()
+    if bf.rank() == 0:
+        found = error_of(waiting.wait)
+        assert "ShutdownError" in error_of(lambda: bf.allreduce(x, process_set=pair))
+    check_others(x)
+    return found
+
+
+def test_the_first_member_learns_that_another_has_freed_the_set():
+    # A wait for the deadline fails the test.
+    found = run_ranks_on_gpus(
+        RANKS, free_a_set_before_the_others_are_told, environment=NCCL
+    )
+    assert found[0].startswith("ShutdownError")
+    assert "rank 1" in found[0]
+
+
+def lose_the_gpu_of_rank_1() -> list[str]:
+    """Return the errors of calls of two sets that need rank 1, whose GPU fails."""
+    x = torch.ones(4)
+    sets = {2: bf.ProcessSet([1, 2]), 0: bf.ProcessSet([0, 1])}
+    other = bf.ProcessSet([0, 2])
+    for members in sets.values():
+        if members.included:
+            bf.allreduce(x, process_set=members).tolist()
+    found = []
+    bf.barrier()
+    if bf.rank() == 1:
+        set_fake(FAIL="cuStreamWaitEvent:1=719")
+        found.append(error_of(lambda: bf.allreduce(x, process_set=sets[2])))
+    else:
+        # Rank 1 makes no call of the second set, in which rank 0 waits for it.
+        own = sets[bf.rank()]
+        found = [error_of(lambda: bf.allreduce(x, process_set=own)) for _ in range(2)]
+        # Rank 2 may have finished its part of the first call before; the next call that
+        # it makes then says so.
+        error_of(lambda: bf.allreduce(x, process_set=other))
+        total = bf.allreduce(x, op=bf.Sum, process_set=other)
+        assert total.tolist() == [2] * 4
+    error_of(bf.barrier)
+    return found
+
+
+def test_all_ranks_that_need_a_gpu_which_fails_learn_of_it():
+    # A wait for the deadline fails the test.
+    found = run_ranks_on_gpus(RANKS, lose_the_gpu_of_rank_1, environment=NCCL)
+    assert "CUDA_ERROR_LAUNCH_FAILED" in found[1][0]
+    for text in (*found[0], found[2][-1]):
+        # The reason is the GPU of rank 1, or the abort of its communicator.
+        assert "Error" in text
 
 
 def free_a_set_with_a_waiting_call() -> str:

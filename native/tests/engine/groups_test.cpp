@@ -89,6 +89,52 @@ TEST(groups, removal_fails_own_calls_and_those_that_wait_for_them) {
   check_failure(status, Code::kFreed, "rank 0 (host0)");
 }
 
+TEST(groups, removal_fails_calls_of_members_that_have_sent_nothing) {
+  for (const bool is_called_before : {true, false}) {
+    EngineWorld world(2);
+    for (const int rank : {0, 1}) {
+      world.engine(rank).add_group(kRemoved, {0, 1}, {0, 0});
+    }
+    Engine& engine = world.engine(1);
+    std::vector<float> tensor(10);
+    const auto receive = [&] {
+      Call call = make_call(engine, Kind::kBroadcast, "x", tensor, tensor, kRemoved);
+      call.root = 0;
+      return engine.submit(std::move(call));
+    };
+    std::vector<RequestId> ids;
+    if (is_called_before) ids.push_back(receive());
+    world.engine(0).remove_group(kRemoved);
+    ids.push_back(receive());
+    for (const RequestId id : ids) {
+      const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);
+      CHECK(status.has_value());
+      check_failure(*status, Code::kFreed, "rank 0 (host0) has freed the process set");
+      engine.release(id);
+    }
+    engine.remove_group(kRemoved);
+  }
+}
+
+TEST(groups, removal_leaves_what_the_member_has_sent) {
+  EngineWorld world(2);
+  for (const int rank : {0, 1}) world.engine(rank).add_group(kRemoved, {0, 1}, {0, 0});
+  std::vector<float> sent{1.0F};
+  Engine& root = world.engine(0);
+  const RequestId id =
+      root.submit(make_call(root, Kind::kBroadcast, "x", sent, sent, kRemoved));
+  std::vector<float> received(1);
+  Engine& engine = world.engine(1);
+  const RequestId other = engine.submit(
+      make_call(engine, Kind::kBroadcast, "x", received, received, kRemoved));
+  CHECK_EQ(root.wait(id, Clock::now() + kDeadline)->text, "");
+  root.release(id);
+  root.remove_group(kRemoved);
+  CHECK_EQ(engine.wait(other, Clock::now() + kDeadline)->text, "");
+  engine.release(other);
+  CHECK_EQ(received.front(), 1.0F);
+}
+
 TEST(groups, leave_no_memory_behind) {
   EngineWorld world(2);
   // Runs a group's life on both ranks and returns the bytes in use after it.

@@ -138,6 +138,29 @@ TEST(tickets, calls_that_precede_them_match_one_another_only) {
   });
 }
 
+TEST(tickets, are_preceded_by_calls_that_fail_on_all_ranks_if_two_disagree) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(2);
+    // Rank 1 and the root disagree. Rank 2 exchanges nothing with rank 1.
+    Call gather = make_call(engine, Kind::kGather, "x", tensor, {});
+    gather.shape = {1, rank == 1 ? 1 : 2};
+    if (rank == 1) gather.input = gather.input.first(4);
+    gather.precedes_ticket = true;
+    check_failure(run_call(engine, std::move(gather)), Code::kMismatch, "shape");
+
+    Call ring = make_call(engine, Kind::kNeighborAllgather, "y", tensor, {});
+    ring.shape = {1, rank == 1 ? 1 : 2};
+    if (rank == 1) ring.input = ring.input.first(4);
+    ring.precedes_ticket = true;
+    if (rank != 0) {
+      ring.sources = {{3 - rank, 1.0}};
+      ring.destinations = {{3 - rank, 1.0}};
+    }
+    check_failure(run_call(engine, std::move(ring)), Code::kMismatch, "shape");
+  });
+}
+
 TEST(tickets, end_when_the_library_has_taken_the_call) {
   EngineWorld world(2);
   Tickets tickets;
@@ -258,6 +281,18 @@ class Failures final : public FailureWatcher {
   void note_failed_ticket(std::uint64_t, const Status& status) override {
     failed = status.code;
   }
+  void note_failed_device(int rank, const std::string& reason) override {
+    CHECK_EQ(reason, "the GPU is broken");
+    broken_device = rank;
+  }
+  std::optional<Status> device_failure() const override {
+    if (!is_broken) return std::nullopt;
+    return Status{Code::kInternal, "the GPU is broken", -1};
+  }
+  bool is_working() const override { return true; }
+
+  std::atomic<bool> is_broken{false};
+  std::atomic<int> broken_device{-1};
   std::atomic<int> told{0};
   std::atomic<int> last{-1};
   std::atomic<Code> failed{Code::kOk};
@@ -313,6 +348,20 @@ TEST(failure_watchers, learn_of_calls_that_fail_elsewhere_in_groups_removed_here
     CHECK(!engine.wait(id, Clock::now() + kDeadline)->ok());
   });
   CHECK(failures->failed == Code::kInternal);
+}
+
+TEST(failure_watchers, tell_other_ranks_of_a_failed_device_although_nothing_runs) {
+  EngineWorld world(3);
+  std::vector<std::shared_ptr<Failures>> watchers;
+  for (int rank = 0; rank < 3; ++rank) {
+    watchers.push_back(std::make_shared<Failures>());
+    world.engine(rank).watch_failures(watchers.back());
+  }
+  watchers[1]->is_broken = true;
+  for (const int rank : {0, 2}) {
+    await([&] { return watchers[rank]->broken_device == 1; });
+  }
+  CHECK_EQ(watchers[1]->broken_device.load(), -1);
 }
 
 TEST(failure_watchers, learn_of_a_lost_rank_once_although_nothing_is_outstanding) {
