@@ -17,7 +17,7 @@ def follow_up_name(comm: Communicator, call: Call[Any], word: str) -> str:
     """Return the name of a call that follows from one that has just been started.
 
     It is the same on all ranks. They may start what follows from the calls of one name
-    in different orders, so the engine's count of these calls is part of the name.
+    in different orders, so the count of these calls is part of the name.
 
     Args:
         comm: Members that take part.
@@ -27,5 +27,5 @@ def follow_up_name(comm: Communicator, call: Call[Any], word: str) -> str:
     assert call.name is not None
     if UNNAMED in call.name:
         return f"{call.name}.{word}"
-    turn = (comm.world.engine.calls_like(call) - 1) % _TURNS
+    turn = (comm.calls_like(call) - 1) % _TURNS
     return f"{call.name}.{word}.{turn}"

@@ -24,8 +24,6 @@ _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 # Types to which factors apply.
 _SCALED = _FLOATING | set(_PARTS)
-# Kinds that the ranks which are left repeat through NCCL after a loss.
-_REPEATED = frozenset({"allreduce", "broadcast", "neighbor_allreduce", "reducescatter"})
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
 
 
@@ -108,7 +106,7 @@ def goes_through_nccl(
     """
     if not uses_nccl(comm, staging) or parameters is None or not shape.numel():
         return False
-    if comm.is_repeated and kind not in _REPEATED:
+    if comm.is_repeated and kind == "hierarchical_neighbor_allreduce":
         return False
     if kind == "broadcast":
         return True
@@ -123,8 +121,6 @@ def goes_through_nccl(
         and (factors == (1.0, 1.0) or dtype in _SCALED)
         and not (parameters.local_only and (comm.machine_size > 1 or comm.is_repeated))
     )
-    if kind == "reducescatter" and comm.is_repeated:
-        return reduces and shape[0] % comm.size == 0 and not parameters.splits
     return reduces and kind in ("allreduce", "reduce", "reducescatter")
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bfrun.wording import format_ranks
 from bluecomm.device.staging import Staging
-from bluecomm.errors import MismatchError
+from bluecomm.errors import CommunicationTimeout, MismatchError, PeerLostError
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import limit_of, make_nccl_call, uses_nccl
 from bluecomm.ops.refusal import is_marked, refuse, refuse_start
@@ -24,6 +25,7 @@ from bluecomm.ops.time_budget import TimeBudget
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.chained_handle import ChainedHandle
+from bluecomm.runtime.epochs.transaction import TransactionHandle
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 _Part = tuple[int, int]
 
 _KINDS = frozenset({"allgather", "alltoall", "gather", "neighbor_allgather"})
-# Kinds whose first call needs all members, so that a mismatch fails it on all of them.
-_OF_ALL = frozenset({"allgather", "alltoall"})
 
 
 class RowExchange:
@@ -48,6 +48,11 @@ class RowExchange:
         gathers: Whether all rows of each member go to all members.
         copies: Tensors that get the rows of each member in the end, if ``result`` is
             memory on the way.
+
+    Attributes:
+        result: The stacked rows, once the work is complete.
+        rows: Number of rows from each sender that took part.
+        gone: Members that did not, because they were lost before.
     """
 
     def __init__(
@@ -63,9 +68,10 @@ class RowExchange:
     ) -> None:
         self._source = source
         self._sent = sent
-        self._result = result
+        self._memory = self.result = result
         self._received = dict(zip(senders, _parts(rows), strict=True))
-        self._rows = rows
+        self.rows = list(rows)
+        self.gone: Collection[int] = ()
         # All members choose alike, because the numbers of rows are the same on all.
         self._is_even = gathers and len(set(rows)) == 1 and source.nbytes > 0
         self._copies = copies
@@ -79,7 +85,7 @@ class RowExchange:
                 group=group,
                 kind="allgather",
                 source=self._source.data_ptr(),
-                destination=self._result.data_ptr(),
+                destination=self._memory.data_ptr(),
                 count=self._source.nbytes,
                 dtype="uint8",
                 op="sum",
@@ -90,18 +96,32 @@ class RowExchange:
         return queue.make_exchange(
             group=group,
             sends=_messages(self._source, self._sent),
-            receives=_messages(self._result, self._received),
+            receives=_messages(self._memory, self._received),
             stream=stream,
             limit_s=limit_s,
         )
 
     @torch.no_grad()
     def complete(self, gone: Collection[int]) -> None:
-        """Copy the rows to where the caller wants them."""
+        """Copy the rows to where the caller wants them, without those of lost ranks."""
+        self.gone = gone
+        if any(member in gone for member in self._received):
+            self._close_gaps()
         if self._copies:
-            pieces = torch.split(self._result, list(self._rows))
+            pieces = torch.split(self.result, self.rows)
             for tensor, piece in zip(self._copies, pieces, strict=True):
                 tensor.copy_(piece)
+
+    def _close_gaps(self) -> None:
+        left = [
+            part for member, part in self._received.items() if member not in self.gone
+        ]
+        self.rows = [count for _, count in left]
+        if self._is_even:  # NCCL has stacked them
+            self.result = self._memory[: sum(self.rows)]
+            return
+        pieces = [self._memory[offset : offset + count] for offset, count in left]
+        self.result = torch.cat(pieces) if pieces else self._memory[:0]
 
 
 class NcclGather:
@@ -178,19 +198,22 @@ class NcclGather:
         return ChainedHandle(
             numbers,
             functools.partial(self._start_rows, name, first.blocking),
-            on_failure=functools.partial(self._refuse_rows, name),
+            on_failure=functools.partial(self._refuse_rows, name, numbers),
         )
 
     def _call_of_numbers(self) -> Call[list[int]]:
         is_alltoall = self._kind == "alltoall"
         told = [count for _, count in self._sent.values()]
         numbers = torch.tensor(told if is_alltoall else [self._source.shape[0]])
+        # The function does not refer to this object, which refers to the call.
         world, hears = self._comm.world, bool(self._senders)
 
         def finish(number: int) -> list[int]:
             if not hears:
                 return []
-            block, _ = world.output(number)
+            block, told_rows = world.output(number)
+            if not told_rows:  # all senders are lost
+                return []
             heard: list[int] = torch.frombuffer(block, dtype=torch.int64).tolist()
             return heard
 
@@ -204,16 +227,25 @@ class NcclGather:
             finish,
         )
         call.precedes_ticket = True
+        call.has_parts = bool(self._given)
         call.parameters = self._parameters
         if is_alltoall:
             call.parameters = parameters(splits=(1,) * self._comm.size)
         return call
 
-    def _refuse_rows(self, name: str, error: Exception) -> None:
-        """Tell members whose first call has not failed that no rows will come."""
-        if isinstance(error, MismatchError) and self._kind in _OF_ALL:
-            return  # no member starts the second call
-        if not is_marked(error):
+    def _refuse_rows(
+        self, name: str, numbers: Handle[list[int]], error: Exception
+    ) -> None:
+        """Tell members whose first call has not failed that no rows will come.
+
+        If it has failed on all members, none starts the second call.
+        """
+        fails_on_all = isinstance(error, MismatchError)
+        if isinstance(numbers, TransactionHandle):
+            # It ends alike on all members, unless time was up in the last moment.
+            is_late = isinstance(error, CommunicationTimeout)
+            fails_on_all = not (is_late and numbers.transaction.commit is not None)
+        if not fails_on_all and not is_marked(error):
             refuse(self._comm, [(self._kind, name, None)], error)
 
     def _start_rows(self, name: str, blocking: bool, rows: list[int]) -> Handle[Any]:
@@ -233,6 +265,7 @@ class NcclGather:
 
     def _call_of_rows(self, name: str, rows: list[int]) -> Call[Any]:
         given, shape = self._given, (sum(rows), *self._source.shape[1:])
+        senders = self._senders_left()
         timeout_s = self._budget.left_s()
         copies: Sequence[torch.Tensor] = ()
         if given:
@@ -245,12 +278,11 @@ class NcclGather:
             self._source,
             self._sent,
             result,
-            self._senders,
+            senders,
             rows,
             gathers=self._kind == "allgather",
             copies=copies,
         )
-        finish = self._finish
         call = make_nccl_call(
             self._comm,
             self._staging,
@@ -259,13 +291,43 @@ class NcclGather:
             self._dtype,
             self._source.shape,
             work,
-            lambda _: finish(result, rows),
+            lambda _: self._result_of(work, name),
             timeout_s,
         )
+        call.has_parts = bool(given)
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = self._parameters
         return call
+
+    def _senders_left(self) -> list[int]:
+        """Return the members that have told their numbers of rows to this rank."""
+        told, ranks = self.first.group, self._comm.ranks
+        assert told is not None
+        return [member for member in self._senders if ranks[member] in told.ranks]
+
+    def _result_of(self, work: RowExchange, name: str) -> Any:
+        """Return the result of complete work.
+
+        Raises:
+            PeerLostError: A neighbor of this rank is lost.
+        """
+        ranks = self._comm.ranks
+        if self._kind == "neighbor_allgather":
+            neighbors = {ranks[one] for one in (*self._sent, *self._senders)}
+            if lost := sorted(
+                neighbors.intersection(map(ranks.__getitem__, work.gone))
+            ):
+                raise PeerLostError.describe(
+                    f"this rank exchanges rows with {format_ranks(lost, noun=True)}, "
+                    "lost before",
+                    operation=self._kind,
+                    name=name,
+                    rank=self._comm.world.rank,
+                    peers=lost,
+                    remedy="Pass src_ranks and dst_ranks without lost ranks",
+                )
+        return self._finish(work.result, work.rows)
 
     def _check_given(self, rows: list[int]) -> None:
         """Raise unless the caller's memory suits the rows that will come.
@@ -288,12 +350,8 @@ class NcclGather:
 
 
 def gathers_through_nccl(comm: Communicator, staging: Staging, kind: str) -> bool:
-    """Return whether NCCL carries out an operation that stacks rows.
-
-    In a job that survives losses it does not, because a rank may be lost after the
-    others have heard how many rows it sends.
-    """
-    return kind in _KINDS and not comm.is_repeated and uses_nccl(comm, staging)
+    """Return whether NCCL carries out an operation that stacks rows."""
+    return kind in _KINDS and uses_nccl(comm, staging)
 
 
 def _parts(rows: Sequence[int]) -> list[_Part]:

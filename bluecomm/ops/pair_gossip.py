@@ -43,12 +43,13 @@ def _is_other(target: Any, comm: Communicator) -> TypeGuard[int]:
 def _members_of_call(comm: Communicator, target: int) -> Communicator:
     """Return the communicator of calls with another rank.
 
-    The pair has one of its own where there are subgroups.
+    The pair has one of its own, if tensors on devices go through NCCL. In a job that
+    survives losses it goes on with one member.
     """
-    if not comm.has_subgroups:
+    if comm.world.device_transport.path != "nccl":
         return comm
     pair = sorted((comm.ranks.index(comm.world.rank), comm.ranks.index(target)))
-    return comm.subgroup(pair, "pair")
+    return comm.subgroup(pair, "pair", repeats=comm.is_repeated)
 
 
 @describe_refused(_refused, _group_of_refused)

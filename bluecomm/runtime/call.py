@@ -85,6 +85,8 @@ class Call(Generic[Result]):
             out afterwards. It matches only such calls.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
+        has_parts: Whether its arguments have a part for each member, lost ones too, as
+            those of some kinds always have.
         is_standing: Whether it waits for a message that may come at any time, so that
             a long wait is no stall.
     """
@@ -99,6 +101,7 @@ class Call(Generic[Result]):
         "gate",
         "group",
         "group_id",
+        "has_parts",
         "is_standing",
         "keep",
         "kind",
@@ -145,6 +148,7 @@ class Call(Generic[Result]):
         self.limit_s = 0.0
         self.contributors = 0
         self.any_root = False
+        self.has_parts = False
         self.is_standing = False
 
     def enter(self, group: GroupMembers) -> None:

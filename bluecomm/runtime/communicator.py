@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import NO_MEMORY, Call, Result
-from bluecomm.runtime.epochs.coverage import OVERWRITING, is_covered
+from bluecomm.runtime.epochs.coverage import OF_NEIGHBORS, OVERWRITING, is_covered
 from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.failure import Reason
 from bluecomm.runtime.handle import Handle
@@ -291,7 +291,9 @@ class Communicator:
         call.enter(self)
         return self.world.start(call)
 
-    def subgroup(self, members: Sequence[int], purpose: str) -> Communicator:
+    def subgroup(
+        self, members: Sequence[int], purpose: str, *, repeats: bool = False
+    ) -> Communicator:
         """Return a communicator of some members, which lives as long as this one.
 
         Its members make it when they need it, without communication.
@@ -299,6 +301,7 @@ class Communicator:
         Args:
             members: Numbers of the members, which contain this one.
             purpose: Names the communicator, beside its members.
+            repeats: As for the communicator.
         """
         ranks = tuple(self.ranks[member] for member in members)
         with self._subgroups_lock:
@@ -309,6 +312,7 @@ class Communicator:
                     self.world,
                     ranks,
                     owner=owner,
+                    repeats=repeats,
                     may_use_nccl=self.may_use_nccl,
                     may_exist=True,
                 )
@@ -347,6 +351,15 @@ class Communicator:
     def is_repeated(self) -> bool:
         """Whether the members that are left repeat collectives after a loss."""
         return self._epochs is not None
+
+    def calls_like(self, call: Call[Any]) -> int:
+        """Return how many calls of the kind and name of a call this rank has started.
+
+        It is the same on all members when they have started the call.
+        """
+        if self._epochs is not None and is_covered(call):
+            return self._epochs.transactions.calls_like(call)
+        return self.world.engine.calls_like(call)
 
     def keeps_input(self, kind: str) -> bool:
         """Return whether calls of a kind need their input again after a loss."""
@@ -404,18 +417,23 @@ class Communicator:
         if self._epochs is not None and is_covered(call):
             self._epochs.transactions.refuse(call, reason)
             return
-        if kind == "neighbor_allreduce" and self.world.device_transport.path == "nccl":
+        if kind in OF_NEIGHBORS and self.world.device_transport.path == "nccl":
             # The other ranks' calls may go through NCCL, or through the host.
-            self._refuse_in_epoch(kind, name, reason)
+            # Without the pair it would be unknown whose call a pair_gossip is.
+            pair = parameters if kind == "pair_gossip" else None
+            self._refuse_in_epoch(kind, name, reason, pair)
         call.group_id = self.group_id
         self.world.refuse(call, reason)
 
-    def _refuse_in_epoch(self, kind: str, name: str, reason: Reason) -> None:
+    def _refuse_in_epoch(
+        self, kind: str, name: str, reason: Reason, parameters: Parameters | None
+    ) -> None:
         """Refuse a call that the others may make as a transaction."""
         if self._epochs is None:
             return
         call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
         call.name = name
+        call.parameters = parameters
         self._epochs.transactions.refuse(call, reason)
 
     def free(self) -> None:

@@ -62,6 +62,11 @@ NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& 
       return !member;
     });
   }
+  std::erase_if(result.reductions, [&](NcclReduction& one) {
+    const std::optional<int> member = find_member(one.root, from, to);
+    if (member) one.root = *member;
+    return !member;
+  });
   return result;
 }
 

@@ -67,8 +67,8 @@ struct NcclGroup {
 };
 
 // Returns work of the group `from` as members of the group `to`, which are ranks of
-// both, do it: without messages to and from others. Member 0 takes the place of a root
-// that is no member.
+// both, do it: without messages to and from others, and without reductions to them.
+// Member 0 takes the place of the root of a broadcast that is no member.
 NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& to);
 
 // A communicator of NCCL that does not block: after each call that starts something,

@@ -461,6 +461,8 @@ def fail_and_go_on() -> dict[str, list[str]]:
     calls = {
         "allgather": lambda y: bf.allgather(y, name="rows"),
         "alltoall": lambda y: bf.alltoall(y, name="parts"),
+        "gather": lambda y: bf.gather(y, 3, name="gathered"),
+        "neighbors": lambda y: bf.neighbor_allgather(y, name="neighbors"),
         "machines": lambda y: bf.hierarchical_neighbor_allreduce(y, name="machines"),
     }
     found = {}

@@ -16,6 +16,7 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.errors import BluecommError
 from bluecomm.ops.nccl_call import NcclTickets
+from bluecomm.ops.nccl_gather import NcclGather
 from bluecomm.runtime.epochs import transactions
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
@@ -26,13 +27,28 @@ from tests.support.ranks import run_ranks
 pytestmark = pytest.mark.mp
 NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 CALLS = 6
+# The round, or the step, in which rank 2 is lost, when all have ended those before.
+LOST_IN = 2
 
 
 def set_fault(fault: str) -> None:
-    """Have this rank end now, or at a call of the fake that it makes from now on."""
+    """Have this rank end now, or at a call that it makes from now on.
+
+    Args:
+        fault: ``"kill"`` for now, ``"rows"`` for the time between the two calls of an
+            operation that stacks rows, otherwise ``FAKEGPU_FAIL``.
+    """
     if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    set_fake(FAIL=fault)
+        end_now()
+    if fault == "rows":
+        mock.patch.object(NcclGather, "_start_rows", end_now).start()
+    else:
+        set_fake(FAIL=fault)
+
+
+def end_now(*_: object) -> None:
+    """End this rank as a crash does."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -166,6 +182,68 @@ def test_averages_go_on_without_a_lost_neighbor(fault):
                 torch.testing.assert_close(result, expected)
 
 
+def outcome_of(call: Callable[[], torch.Tensor]) -> Any:
+    """Return the values of a call, or the name of its error."""
+    try:
+        return call().cpu().tolist()
+    except BluecommError as error:
+        return type(error).__name__
+
+
+def stack(x: torch.Tensor, i: int) -> list[Any]:
+    """Return the outcomes of operations whose results have a part of each rank."""
+    rank, size = bf.rank(), bf.size()
+    uneven = x.new_full((rank + 1, 2), 10.0 * rank + i)
+    even = x.new_full((2, 3), 10.0 * rank + i)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    calls = [
+        lambda: bf.allgather(even, name="even"),
+        lambda: bf.allgather(uneven, name="uneven"),
+        lambda: bf.gather(uneven, 0),
+        lambda: bf.gather(even, 2),
+        lambda: bf.neighbor_allgather(even, src_ranks=[before], dst_ranks=[after]),
+        lambda: bf.neighbor_allgather(
+            even, src_ranks=[0] * (rank == 1), dst_ranks=[1] * (rank == 0)
+        ),
+        lambda: bf.reduce(even, 1),
+        lambda: bf.reduce(even, 2),
+        lambda: bf.alltoall(x.new_full((size, 2), 1.0 * rank))[0],
+        lambda: bf.reducescatter(even.repeat(3, 1), splits=[1, 2, 3], op=bf.Sum),
+        lambda: bf.allgather(even, out=even.repeat(size, 1)),
+    ]
+    if rank > 0:
+        calls.append(lambda: bf.pair_gossip(x, 3 - rank, 0.25, 0.5))
+    return [outcome_of(call) for call in calls]
+
+
+def lose_while_stacking(fault: str) -> tuple[list[list[Any]], set[tuple[int, ...]]]:
+    """Return the outcomes of rounds, in the third of which rank 2 is lost."""
+    x = torch.full((4,), bf.rank() + 1.0)
+    found = []
+    with groups_of_tickets() as groups:
+        for i in range(CALLS):
+            if i == LOST_IN and bf.rank() == 2:
+                set_fault(fault)
+            found.append(stack(x, i))
+    return found, groups
+
+
+def test_operations_that_stack_rows_go_on_as_on_the_host():
+    options: dict[str, Any] = {"survives_losses": True, "lost": [2]}
+    expected = run_ranks(3, lose_while_stacking, "kill", **options)
+    # Rank 2 is lost in no call, after a number, and between the numbers and the rows.
+    for fault in ("kill", "ncclAllGather:1=kill", "rows"):
+        found = run_ranks_on_gpus(
+            *(3, lose_while_stacking, fault), environment=NCCL, **options
+        )
+        for rank in (0, 1):
+            results, groups = found[rank]
+            assert (0, 1) in groups
+            # Calls of the round before may be repeated.
+            for i in (0, *range(LOST_IN + 1, CALLS)):
+                assert results[i] == expected[rank][0][i]
+
+
 def leave_early() -> list[list[float]]:
     """Return sums of ranks of which rank 2 ends after the first."""
     x = torch.full((4,), bf.rank() + 1.0)
@@ -224,8 +302,6 @@ ALGORITHMS: dict[str, Mapping[str, Any]] = {
     "exact_diffusion": {"algorithm": "exact_diffusion"},
     "diloco": {"algorithm": "diloco", "num_steps_per_communication": 2},
 }
-# The step in which rank 2 is lost, when all ranks have ended the steps before.
-LOST_IN = 2
 
 
 def train_and_lose(

@@ -31,14 +31,25 @@ class Forward:
     __slots__ = ("comm", "kind", "name", "parameters", "rows", "shape", "timeout_s")
 
     def __init__(
-        self, comm: Communicator, call: Call[Any], shape: Sequence[int]
+        self,
+        comm: Communicator,
+        call: Call[Any],
+        shape: Sequence[int],
+        given: Parameters | None,
     ) -> None:
-        """Describe a call that has been started, with an input of this shape."""
+        """Describe a call that has been started.
+
+        Args:
+            comm: Members that take part.
+            call: The call.
+            shape: Shape of its input.
+            given: Its parameters, with the numbers of the members in ``comm``.
+        """
         self.comm = comm
         self.kind = call.kind
         self.name = follow_up_name(comm, call, "backward")
         self.timeout_s = call.timeout_s
-        self.parameters: Parameters | None = call.parameters
+        self.parameters = given
         self.shape = shape
         self.rows: Sequence[int] = ()
 

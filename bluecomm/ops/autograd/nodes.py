@@ -59,8 +59,9 @@ def start_tracked(
     inputs: list[torch.Tensor] = [_Start.apply(tensor, passage)]  # type: ignore[no-untyped-call]
     if adjoint.needs_input:
         inputs.append(tensor)
+    given = call.parameters  # after a loss, those of the call have other numbers
     handle = (begin or comm.start)(call)
-    passage.forward = Forward(comm, call, tensor.shape)
+    passage.forward = Forward(comm, call, tensor.shape, given)
     return _TrackedHandle(handle, passage, inputs)
 
 

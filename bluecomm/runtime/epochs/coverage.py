@@ -19,16 +19,19 @@ COVERED = frozenset({"allgather", "allreduce", "barrier"}) | _ROOTED | _DIVIDED
 # The kinds whose calls in place overwrite the input from which they are repeated. A
 # broadcast overwrites only inputs that nobody needs.
 OVERWRITING = COVERED - {"broadcast"}
+# Operations between neighbors, which on the host go on without lost ranks or fail where
+# they need them. Through NCCL they need all members.
+OF_NEIGHBORS = frozenset({"neighbor_allgather", "neighbor_allreduce", "pair_gossip"})
 
 
 def is_covered(made: Call[Any]) -> bool:
     """Return whether, after a loss, all members repeat a call or it fails on all.
 
-    Averages with neighbors go on without lost ranks by themselves, but NCCL needs all
-    members.
+    Calls between neighbors are, if they go through NCCL.
     """
     given = made.parameters
-    is_of_neighbors = made.kind == "neighbor_allreduce" and made.tickets is not None
+    through_nccl = made.tickets is not None or made.precedes_ticket
+    is_of_neighbors = made.kind in OF_NEIGHBORS and through_nccl
     return (
         (made.kind in COVERED or is_of_neighbors)
         and made.name != FAREWELL
@@ -52,7 +55,8 @@ def why_impossible(
     """
     if not gone:
         return ""
-    if made.kind in _DIVIDED or isinstance(made.destination, list):
+    has_parts = made.has_parts or isinstance(made.destination, list)
+    if made.kind in _DIVIDED or has_parts:
         return "its arguments have a part for each rank, lost ones too"
     if made.kind not in _ROOTED or given is None or made.any_root:
         return ""
@@ -71,7 +75,7 @@ def renumbered(
     Member 0 takes the place of a root that is lost, and the own value that of a lost
     neighbor's.
     """
-    if given is not None and made.kind == "neighbor_allreduce":
+    if given is not None and made.kind in OF_NEIGHBORS:
         return _without_lost(given, ranks, left)
     if given is None or made.kind not in _ROOTED:
         return given

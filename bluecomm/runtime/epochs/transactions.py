@@ -149,6 +149,11 @@ class Transactions:
                 for operation in transaction.operations
             )
 
+    def calls_like(self, made: Call[Any]) -> int:
+        """Return how many calls of this kind and name have been started here."""
+        with self.locked():
+            return self.ledger.count_of(f"{made.kind}.{made.name}")
+
     def refuse(self, made: Call[None], reason: Reason) -> None:
         """Count a call that this rank does not make, and tell the other members."""
         with self.locked():

@@ -457,6 +457,19 @@ TEST(nccl_queue, repeats_a_call_among_the_members_that_are_left) {
   CHECK(awaited_outcome(*late).code == Code::kPeerLost);
 }
 
+TEST(nccl_queue, leaves_out_reductions_to_members_that_are_gone) {
+  NcclWork work;
+  work.function = NcclWork::Function::kReduce;
+  work.reductions = {
+      {.root = 0, .count = 1}, {.root = 1, .count = 2}, {.root = 2, .count = 3}};
+  const NcclGroup all{.id = 1, .rank = 0, .ranks = {4, 5, 6}};
+  const NcclGroup left{.id = 2, .rank = 0, .ranks = {4, 6}};
+  const NcclWork found = device::renumber(work, all, left);
+  CHECK_EQ(found.reductions.size(), 2U);
+  CHECK_EQ(found.reductions[1].root, 1);
+  CHECK_EQ(found.reductions[1].count, 3U);
+}
+
 TEST(nccl_queue, can_keep_operations_open_until_the_device_has_finished) {
   Queues queues(2, true);
   imitation->set_finishes(false);

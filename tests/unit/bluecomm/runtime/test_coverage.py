@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import types
 
+import pytest
+
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.runtime.epochs.coverage import is_covered, renumbered
+from bluecomm.runtime.epochs.coverage import is_covered, renumbered, why_impossible
 from bluecomm.runtime.parameters import parameters
 
 
@@ -13,11 +15,25 @@ def call(kind):
     return Call(kind, "float32", (4,), NO_MEMORY, NO_MEMORY, (), lambda _: None)
 
 
-def test_averages_with_neighbors_are_repeated_only_through_nccl():
-    made = call("neighbor_allreduce")
+@pytest.mark.parametrize(
+    "kind", ["neighbor_allreduce", "neighbor_allgather", "pair_gossip"]
+)
+def test_calls_between_neighbors_are_repeated_only_through_nccl(kind):
+    made = call(kind)
     assert not is_covered(made)
     made.tickets = types.SimpleNamespace()
     assert is_covered(made)
+    made = call(kind)
+    made.precedes_ticket = True
+    assert is_covered(made)
+
+
+def test_calls_with_memory_for_lost_ranks_are_not_repeated():
+    made = call("allgather")
+    assert not why_impossible(made, None, (4, 5, 6), [5])
+    made.has_parts = True
+    assert "a part for each rank" in why_impossible(made, None, (4, 5, 6), [5])
+    assert not why_impossible(made, None, (4, 5, 6), [])
 
 
 def test_the_own_value_takes_the_weight_of_lost_neighbors():
