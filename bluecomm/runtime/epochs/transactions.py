@@ -340,7 +340,10 @@ class Transactions:
         elif transaction.doubt is not None:
             until, error = transaction.doubt
             if time.monotonic() >= until:
-                self._fail(transaction, error)
+                if self._world.members.is_held:  # nobody can decide yet
+                    self._doubt(transaction, error)
+                else:
+                    self._fail(transaction, error)
         elif transaction.state is TransactionState.COMMITTING:
             if self._has_succeeded(transaction, transaction.commit):
                 self._release(transaction)
@@ -377,17 +380,31 @@ class Transactions:
         completion: Completion,
     ) -> None:
         error = request.failure_of(completion)
-        # NCCL may report a loss as any error.
-        is_of_nccl = completion.code == INTERNAL and any(
-            one.call.ticket is not None for one in transaction.operations
+        # NCCL may report a loss as any error, and does not say of which rank.
+        is_of_nccl = (
+            completion.code in (INTERNAL, PEER_LOST)
+            and completion.rank < 0
+            and any(one.call.ticket is not None for one in transaction.operations)
         )
+        if is_of_nccl and isinstance(error, BluecommError) and self.group is not None:
+            ranks = self.group.ranks
+            error.peers = tuple(rank for rank in ranks if rank != self._world.rank)
+            error.advise(
+                f"Within {REPORT_S:g} s none of {format_ranks(ranks, noun=True)} was "
+                "found lost. Perhaps the network that NCCL uses between them is "
+                "broken; NCCL_DEBUG=INFO names its interfaces, and "
+                "BLUECOMM_DEVICE_TRANSPORT=staged does without NCCL"
+            )
         if completion.code in (CLOSED, FREED, PEER_LOST) or is_of_nccl:
-            # Another member may know of a loss already.
-            transaction.doubt = time.monotonic() + REPORT_S, error
-            self.changed.notify_all()
-            self._advance_in(REPORT_S, transaction)
+            self._doubt(transaction, error)
         else:
             self._fail(transaction, error)
+
+    def _doubt(self, transaction: Transaction, error: Exception) -> None:
+        """Let a failure wait for the decision about a loss, which others may know."""
+        transaction.doubt = time.monotonic() + REPORT_S, error
+        self.changed.notify_all()
+        self._advance_in(REPORT_S, transaction)
 
     def _commit(self, name: str) -> None:
         """Enter the barriers of a name's transactions, in order, as far as possible."""

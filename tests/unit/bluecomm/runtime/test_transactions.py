@@ -7,13 +7,18 @@ import types
 
 import pytest
 
-from bluecomm.errors import PeerLostError, ShutdownError, SuspendedError
+from bluecomm.errors import (
+    BluecommError,
+    PeerLostError,
+    ShutdownError,
+    SuspendedError,
+)
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.epochs.ledger import Decision
 from bluecomm.runtime.epochs.transaction import TransactionState
 from bluecomm.runtime.epochs.transactions import Transactions
-from bluecomm.runtime.failure import OK
+from bluecomm.runtime.failure import INTERNAL, OK
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.parameters import parameters
 from tests.support.deadlines import DEADLINE_S
@@ -26,6 +31,7 @@ class Request:
 
     def __init__(self, call):
         self.call = call
+        self.completion = types.SimpleNamespace(code=OK)
         self.has_ended = False
         self.callbacks = []
 
@@ -35,7 +41,10 @@ class Request:
     def await_end(self, timeout_s=None):
         if timeout_s is None:
             self.end()
-        return types.SimpleNamespace(code=OK) if self.has_ended else None
+        return self.completion if self.has_ended else None
+
+    def failure_of(self, completion):
+        return BluecommError(completion.text)
 
     def on_finish(self, callback):
         if self.has_ended:
@@ -370,3 +379,41 @@ def test_an_epoch_is_not_left_before_a_barrier_that_has_ended_is_noticed(world):
     world.members.remove(6, "finished", "rank 6 has finished")
     assert next_epoch.wait(DEADLINE_S)
     assert states == [TransactionState.RELEASED]
+
+
+def test_a_failure_of_nccl_waits_until_the_ranks_can_decide(
+    transactions, world, monkeypatch
+):
+    monkeypatch.setattr(f"{Transactions.__module__}.REPORT_S", 0.0)
+    handle = transactions.start(call_of("x", ticket=object(), blocking=True))
+    world.members.is_held = True
+    world.started[-1].completion = types.SimpleNamespace(
+        code=INTERNAL, rank=-1, text="NCCL failed"
+    )
+    world.started[-1].end()
+    for _ in range(3):
+        assert not handle.done()
+    world.members.is_held = False
+    assert handle.done()
+    with pytest.raises(BluecommError, match="none of ranks 4, 6-7 was found") as error:
+        handle.wait()
+    assert error.value.peers == (6, 7)
+
+
+def test_a_failure_of_nccl_while_the_ranks_cannot_decide_may_be_a_loss(
+    transactions, world, monkeypatch
+):
+    monkeypatch.setattr(f"{Transactions.__module__}.REPORT_S", 0.0)
+    handle = transactions.start(call_of("x", ticket=object(), blocking=True))
+    world.members.is_held = True
+    world.started[-1].completion = types.SimpleNamespace(
+        code=INTERNAL, rank=-1, text="NCCL failed"
+    )
+    world.started[-1].end()
+    assert not handle.done()
+    world.members.is_held = False
+    assert lose(transactions, world, 7)
+    world.end_all()
+    assert not handle.done()  # in the barrier
+    world.end_all()
+    assert handle.wait() == "allreduce"
