@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +26,19 @@ STUBBORN = "trap '' TERM HUP; echo $$; sleep 1001 & wait; wait; sleep 1002"
 @pytest.fixture
 def job(cluster, tmp_path) -> Iterator[Launched]:
     """A job with two ranks on each of two hosts, all running."""
-    options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
-    options += ["--link-timeout", "2"]
-    with launched(tmp_path, *options, "sh", "-c", STUBBORN) as made:
+    yield from jobs(cluster, tmp_path)
+
+
+@pytest.fixture
+def impatient_job(cluster, tmp_path) -> Iterator[Launched]:
+    """The same job, in which a host that is silent for 4 s is lost."""
+    yield from jobs(cluster, tmp_path, "--link-timeout", "2")
+
+
+def jobs(cluster: Cluster, folder: Path, *options: str) -> Iterator[Launched]:
+    """Yield one job, and end it."""
+    hosts = ("--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2")
+    with launched(folder, *hosts, *options, "sh", "-c", STUBBORN) as made:
         made.wait_for(r"(\[\d\] \d+\n){4}")
         assert set(cluster.processes()) == {"node1", "node2"}
         yield made
@@ -74,12 +85,12 @@ def test_driver_terminated(cluster, job):
     cluster.wait_until_empty()
 
 
-def test_link_of_one_host_cut(cluster, job):
+def test_link_of_one_host_cut(cluster, impatient_job):
     cluster.hosts[1].cut_link()
     cluster.wait_until_empty()
-    assert job.wait() != 0
-    assert "node2" in job.err
-    assert "it was silent for 4 s" in job.err
+    assert impatient_job.wait() != 0
+    assert "node2" in impatient_job.err
+    assert "it was silent for 4 s" in impatient_job.err
 
 
 def test_sshd_session_killed(cluster, job):
@@ -94,13 +105,13 @@ def test_sshd_session_killed(cluster, job):
     assert "rank 2 on node2 is lost with its agent" in job.err
 
 
-def test_driver_stopped_for_a_while_keeps_the_job(cluster, job):
+def test_driver_stopped_for_a_while_keeps_the_job(cluster, impatient_job):
     """Ctrl-Z and fg: a driver that announces its stop does not count as lost."""
-    job.signal(signal.SIGTSTP)
+    impatient_job.signal(signal.SIGTSTP)
     time.sleep(5.5)
     assert set(cluster.processes()) == {"node1", "node2"}
-    job.signal(signal.SIGCONT)
+    impatient_job.signal(signal.SIGCONT)
     time.sleep(0.5)
-    assert job.process.poll() is None
-    job.signal(signal.SIGINT)
-    assert job.wait() == 128 + signal.SIGINT
+    assert impatient_job.process.poll() is None
+    impatient_job.signal(signal.SIGINT)
+    assert impatient_job.wait() == 128 + signal.SIGINT

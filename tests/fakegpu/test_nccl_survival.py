@@ -17,7 +17,7 @@ import bluecomm as bf
 from bluecomm.errors import BluecommError
 from bluecomm.ops.nccl_call import NcclTickets
 from bluecomm.ops.nccl_gather import NcclGather
-from bluecomm.runtime.epochs import transactions
+from bluecomm.runtime.epochs import epochs, transactions
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
@@ -49,6 +49,16 @@ def set_fault(fault: str) -> None:
 def end_now(*_: object) -> None:
     """End this rank as a crash does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[None]:
+    """Let failures wait for the decision about a loss for as long as it takes."""
+    with (
+        mock.patch.object(transactions, "REPORT_S", DEADLINE_S),
+        mock.patch.object(epochs, "REPORT_S", DEADLINE_S),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -102,7 +112,7 @@ def lose(
     bf.set_topology(bf.RingGraph(bf.size()))
     x = torch.full((4,), rank + 1.0)
     found = []
-    with groups_of_tickets() as groups:
+    with patient(), groups_of_tickets() as groups:
         for i in range(CALLS):
             if rank in faults and faults[rank][0] == i:
                 set_fault(faults[rank][1])
@@ -220,7 +230,7 @@ def lose_while_stacking(fault: str) -> tuple[list[list[Any]], set[tuple[int, ...
     """Return the outcomes of rounds, in the third of which rank 2 is lost."""
     x = torch.full((4,), bf.rank() + 1.0)
     found = []
-    with groups_of_tickets() as groups:
+    with patient(), groups_of_tickets() as groups:
         for i in range(CALLS):
             if i == LOST_IN and bf.rank() == 2:
                 set_fault(fault)
@@ -318,7 +328,7 @@ def train_and_lose(
     for name, model in models.items():
         bf.broadcast_parameters(model)
         optimizers[name] = distribute(model, ALGORITHMS[name])
-    with groups_of_tickets() as groups:
+    with patient(), groups_of_tickets() as groups:
         for step in range(4):
             if step == LOST_IN:
                 for optimizer in optimizers.values():
