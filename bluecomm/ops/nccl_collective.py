@@ -106,8 +106,6 @@ def goes_through_nccl(
     """
     if not uses_nccl(comm, staging) or parameters is None or not shape.numel():
         return False
-    if comm.is_repeated and kind == "hierarchical_neighbor_allreduce":
-        return False
     if kind == "broadcast":
         return True
     if kind in ("neighbor_allreduce", "pair_gossip"):

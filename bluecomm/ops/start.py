@@ -80,6 +80,7 @@ def start(
         assert gate is None or not keeps_input
         staging = staging_of(source)
         if staging is not None:
+            comm.world.check_usable()  # before a forked child asks for memory
             target = tensor if in_place else output
             if goes_through_nccl(comm, staging, kind, dtype, source.shape, parameters):
                 assert parameters is not None
@@ -178,6 +179,8 @@ def start_gather(
         source, dtype = as_input(tensor, kind, staged=True)
         given = [] if out is None else stacked_outputs(kind, tensor, out, comm.size)
         staging = staging_of(source)
+        if staging is not None:
+            comm.world.check_usable()  # before a forked child asks for memory
         if staging is not None and gathers_through_nccl(comm, staging, kind):
             gather = NcclGather(
                 comm,

@@ -1,11 +1,13 @@
-"""Failures around calls of NCCL: its absence, and kernels of the program."""
+"""Failures around calls of NCCL: its absence, kernels of the program, and forks."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import select
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -138,3 +140,37 @@ def test_an_error_of_the_programs_kernels_is_reported_as_theirs(fault):
     assert OF_THE_PROGRAM in found[1][-1]
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found[1][-1]
     assert "Error" in found[0][-1]
+
+
+# -- forks -----------------------------------------------------------------------------
+
+
+def fork_between_calls() -> tuple[str, list[float]]:
+    """Return the error of a call of a forked child, and a later sum of the parent."""
+    x = torch.ones(4)
+    bf.allreduce(x)
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, error_of(lambda: bf.allreduce(x)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready = select.select([reader], [], [], DEADLINE_S)[0]
+        text = os.read(reader, 1 << 16).decode() if ready else "no answer"
+    finally:
+        os.close(reader)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    return text, bf.allreduce(x, op=bf.Sum).tolist()
+
+
+def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
+    for text, total in run_ranks_on_gpus(RANKS, fork_between_calls, environment=NCCL):
+        assert "fork" in text
+        assert "Error" in text
+        assert total == [float(RANKS)] * 4

@@ -254,6 +254,36 @@ def test_operations_that_stack_rows_go_on_as_on_the_host():
                 assert results[i] == expected[rank][0][i]
 
 
+def average_machines() -> list[Any]:
+    """Return the outcomes of averages of machines, before and after a loss."""
+    x = torch.full((3,), bf.rank() + 1.0)
+    found = []
+    with patient():
+        for tensor in (x, x.cpu()):
+            found.append(bf.hierarchical_neighbor_allreduce(tensor).tolist())
+        bf.barrier()
+        if bf.rank() == 3:
+            end_now()
+        # The ranks that are left get the same sums, so they make as many calls.
+        while bf.allreduce(x, op=bf.Sum).tolist() != [6.0] * 3:
+            pass
+        for _ in range(2):
+            found.append(outcome_of(lambda: bf.hierarchical_neighbor_allreduce(x)))
+        found.append(bf.allreduce(x, op=bf.Sum).tolist())
+    return found
+
+
+def test_averages_of_machines_need_a_lost_rank():
+    options: dict[str, Any] = {"survives_losses": True, "lost": [3]}
+    for found in run_ranks_on_gpus(
+        *(4, average_machines), environment=NCCL, ranks_per_machine=2, **options
+    )[:3]:
+        through_nccl, on_host, *errors, total = found
+        assert through_nccl == on_host
+        assert errors == ["PeerLostError"] * 2
+        assert total == [6.0] * 3
+
+
 def leave_early() -> list[list[float]]:
     """Return sums of ranks of which rank 2 ends after the first."""
     x = torch.full((4,), bf.rank() + 1.0)
