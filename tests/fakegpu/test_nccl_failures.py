@@ -122,7 +122,8 @@ def test_without_a_setting_ranks_warn_once_and_use_the_host(old):
 def fail_before_a_call(fault: str) -> list[str]:
     """Return the errors of calls, before which a kernel of rank 1 has failed."""
     x = torch.ones(4)
-    bf.allreduce(x)
+    bf.allreduce(x).tolist()
+    bf.barrier()  # both devices have finished it
     if bf.rank() == 1:
         set_fake(FAIL=fault)
     found: list[str] = []
