@@ -198,17 +198,17 @@ class NcclPuts(metaclass=_PybindType):
         *,
         library: NcclLibrary,
         device: CudaDevice,
-        id: bytes,
-        rank: int,
-        size: int,
         nbytes: int,
     ) -> None: ...
     @property
     def address(self) -> int: ...
-    def advance(self) -> bool:
-        """Continue what was begun, at first the connection; return whether it ended.
+    def connect(self, id: bytes, rank: int, size: int) -> None:
+        """Begin to connect the ranks, which pass the same id of ``make_id``."""
 
-        Each of the other methods but ``abort`` needs that it has.
+    def advance(self) -> bool:
+        """Continue what was begun; return whether it has ended.
+
+        The methods below, but ``abort``, need that it has.
         """
 
     def put(
@@ -770,7 +770,12 @@ class Window(metaclass=_PybindType):
     ) -> bool: ...
     def begin_get(self, rank: int) -> int | None: ...
     def next_adds(self, rank: int) -> bool | None: ...
+    def set_signal(self, rank: int, signal: int) -> None: ...
+    def next_signal(self, rank: int) -> int: ...
     def take(self, rank: int) -> tuple[bool | None, int]: ...
+    def has_lost(self, rank: int) -> bool:
+        """Return whether this rank knows that another one is lost."""
+
     def reserve(self) -> int: ...
     def publish(self, own: int) -> None: ...
     @property

@@ -92,6 +92,13 @@ class Config:
         "rank has NCCL 2.14 or newer, of the same version, and a GPU of its own. It "
         "must be the same on all ranks.",
     )
+    windows: Literal["auto", "nccl"] = _setting(
+        "auto",
+        "Where windows of tensors on CUDA devices lie: where bluecomm chooses (auto), "
+        "or in memory of the devices, into which neighbors put through NCCL 2.29.2 or "
+        "newer (nccl; experimental, not run on a GPU yet; see windows.md). It must be "
+        "the same on all ranks.",
+    )
     device_codes: Literal["auto", "host"] = _setting(
         "auto",
         "Where algorithms make and decode the codes of tensors on CUDA devices: on the "

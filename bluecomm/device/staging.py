@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MappedMemory,
         NcclCall,
         NcclLibrary,
+        NcclPuts,
         NcclQueue,
         Recorder,
         StreamPoint,
@@ -260,6 +261,16 @@ class CudaStaging(Staging):
             RuntimeError: CUDA has failed, or the stream captures a CUDA graph.
         """
         self._device.copy_on_device(source, destination, nbytes, self.current_stream())
+
+    def make_nccl_puts(self, library: NcclLibrary, nbytes: int) -> NcclPuts:
+        """Return new memory of the device into which other ranks put.
+
+        Raises:
+            RuntimeError: NCCL is older than 2.29.2, or the memory cannot be allocated.
+        """
+        from bluecomm._native import NcclPuts
+
+        return NcclPuts(library=library, device=self._device, nbytes=nbytes)
 
     def make_nccl_queue(
         self, library: NcclLibrary, rank: int, *, awaits_device: bool

@@ -19,7 +19,8 @@ from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
 from bluecomm.window.device_values import DeviceValues
 from bluecomm.window.live import LiveWindow, UnknownWindowError
-from bluecomm.window.placement import SlotPlacement
+from bluecomm.window.nccl_placement import NcclPlacement
+from bluecomm.window.placement import SlotPlacement, is_combined
 
 __all__ = ["get_current_created_window_names", "win_create", "win_free"]
 
@@ -76,9 +77,10 @@ def win_create(
         "dtype": word,
         "topology": _topology_of(comm),
         "use of the name": "taken" if is_taken else "free",
+        "BLUECOMM_WINDOWS": comm.world.config.windows,
     }
     # A rank on which an earlier call failed has counted fewer calls than the others.
-    placement = SlotPlacement(comm, given, is_taken=is_taken)
+    placement = _placement(comm, given, name, is_taken)
     extra = comm.window_creations, placement.offer
     try:
         records = _compare(comm, "win_create", name, facts, timeout_s, extra)
@@ -218,6 +220,15 @@ def _topology_of(comm: Communicator) -> str:
     if topology is None or topology.is_default:
         return "none" if topology is None else "default"
     return topology_digest(topology.graph, is_weighted=topology.is_weighted).hex()
+
+
+def _placement(
+    comm: Communicator, tensor: torch.Tensor, name: str, is_taken: bool
+) -> SlotPlacement | NcclPlacement:
+    """Return the offer of a place for the values; that of a taken name is empty."""
+    if comm.world.config.windows == "nccl" and not is_taken:
+        return NcclPlacement(comm, tensor, name, is_combined=is_combined(tensor))
+    return SlotPlacement(comm, tensor, is_taken=is_taken)
 
 
 def _identifier(name: str, number: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from bluecomm.device.staging import CudaStaging
 
 if TYPE_CHECKING:
-    from bluecomm._native import ExportedMemory, MappedMemory
+    from bluecomm._native import ExportedMemory, MappedMemory, Window
 
 # Slots of a mailbox; see Mailbox::kSlots in native/window/mailbox.h.
 _MAILBOX_SLOTS = 3
@@ -94,7 +94,16 @@ class DeviceSlots:
         """Return a slot of this rank's published value."""
         return self._own(_MAILBOX_SLOTS * len(self.offer.in_neighbors) + slot)
 
-    def write(self, rank: int, slot: int, value: torch.Tensor) -> None:
+    def attach(self, native: Window) -> None:
+        """Do nothing: the words say all."""
+
+    def may_take(self, rank: int, operation: str, limit_s: float) -> bool:
+        """Return ``True``: what is published has arrived."""
+        return True
+
+    def write(
+        self, rank: int, slot: int, value: torch.Tensor, operation: str, limit_s: float
+    ) -> None:
         """Copy a contiguous value to a slot of this rank's mailbox at a neighbor."""
         address = self._mailboxes[rank] + slot * self._stride
         self.staging.copy(value.data_ptr(), address, self._nbytes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from bluecomm.device.staging import Point, wait_on_host
-from bluecomm.window.device_slots import DeviceSlots
+from bluecomm.window.slots import Slots
 
 if TYPE_CHECKING:
     from bluecomm._native import Window
@@ -49,13 +49,14 @@ class DeviceValues:
         self,
         native: Window,
         rank: int,
-        slots: DeviceSlots,
+        slots: Slots,
         initial: torch.Tensor | None,
     ) -> None:
         self._native = native
         self._rank = rank
         self.slots = slots
         self._staging = slots.staging
+        slots.attach(native)
         self._left = {rank: _Left(initial) for rank in native.sources()}
         self._lock = threading.Lock()
         # Behind copies that the host waits for, or did not see the end of in time.
@@ -123,7 +124,7 @@ class DeviceValues:
                     continue
                 value = self.slots.read_back(rank, pending[1])
                 _add(value, x, weight)
-                self.slots.write(rank, back, value)
+                self.slots.write(rank, back, value, operation, limit_s)
                 sums.append((rank, weight, pending))
             if sums:
                 self._finish(operation, limit_s)
@@ -237,13 +238,13 @@ class DeviceValues:
         for rank, weight in targets:
             slot = self._native.back_slot(rank)
             if slot is not None:
-                self.slots.write(rank, slot, _weighted(x, weight))
+                self.slots.write(rank, slot, _weighted(x, weight), operation, limit_s)
         self._finish(operation, limit_s)
 
     def _take(self, rank: int, operation: str, limit_s: float) -> None:
         """Take the publication of an in-neighbor, if there is one."""
         adds = self._native.next_adds(rank)
-        if adds is None:
+        if adds is None or not self.slots.may_take(rank, operation, limit_s):
             return
         left = self._left[rank]
         if adds and left.is_front:

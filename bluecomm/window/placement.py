@@ -26,6 +26,11 @@ _COMBINED = frozenset(
 )
 
 
+def is_combined(tensor: torch.Tensor) -> bool:
+    """Return whether kernels add tensors of this type as the engine does."""
+    return tensor.dtype in _COMBINED
+
+
 class SlotPlacement:
     """What a rank has offered for one window, until all ranks have agreed.
 
@@ -63,7 +68,7 @@ class SlotPlacement:
         world = self._comm.world
         return (
             tensor.nbytes > 0
-            and tensor.dtype in _COMBINED
+            and is_combined(tensor)
             and world.config.device_transport != "staged"
             and not world.members.survives_losses
             and all(world.transport_of(rank) == "shm" for rank in self._neighbors)

@@ -127,9 +127,7 @@ py::bytes make_nccl_id(const NcclLibrary& self) {
   return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};
 }
 
-std::unique_ptr<NcclPuts> open_puts(std::shared_ptr<NcclLibrary> library,
-                                    const PyCudaDevice& device, std::string_view id,
-                                    int rank, int size, std::size_t nbytes) {
+void connect_puts(NcclPuts& self, std::string_view id, int rank, int size) {
   device::NcclId parsed;
   if (id.size() != parsed.bytes.size()) {
     throw std::invalid_argument("NCCL's ids have " +
@@ -138,8 +136,7 @@ std::unique_ptr<NcclPuts> open_puts(std::shared_ptr<NcclLibrary> library,
   }
   std::memcpy(parsed.bytes.data(), id.data(), id.size());
   const ReleaseGil unlocked;
-  return std::make_unique<NcclPuts>(std::move(library), device.device, parsed, rank,
-                                    size, nbytes);
+  self.connect(parsed, rank, size);
 }
 
 }  // namespace
@@ -158,8 +155,14 @@ void register_nccl(py::module_& module) {
       .def_property_readonly("has_puts", &NcclLibrary::has_puts)
       .def("make_id", &make_nccl_id);
   py::class_<NcclPuts>(module, "NcclPuts")
-      .def(py::init(&open_puts), py::kw_only(), arg("library"), arg("device"),
-           arg("id"), arg("rank"), arg("size"), arg("nbytes"))
+      .def(py::init([](std::shared_ptr<NcclLibrary> library, const PyCudaDevice& device,
+                       std::size_t nbytes) {
+             return std::make_unique<NcclPuts>(std::move(library), device.device,
+                                               nbytes);
+           }),
+           py::kw_only(), arg("library"), arg("device"), arg("nbytes"),
+           py::call_guard<ReleaseGil>())
+      .def("connect", &connect_puts, arg("id"), arg("rank"), arg("size"))
       .def_property_readonly("address", &NcclPuts::address)
       .def("advance", &NcclPuts::advance, py::call_guard<ReleaseGil>())
       .def(

@@ -77,6 +77,11 @@ class PyWindow {
         [&](WindowService& service) { return service.is_busy(*window_); });
   }
 
+  bool has_lost(int rank) {
+    return engine_.use().with_windows(
+        [&](WindowService& service) { return service.has_lost(rank); });
+  }
+
   RequestId put(std::uintptr_t address, Window::Weights targets, bool accumulates,
                 bool with_p, double timeout_s, bool blocking, RequestId id) {
     const WindowPut call{memory_at(address, window_->config().nbytes),
@@ -248,6 +253,15 @@ void register_window(py::module_& module) {
            [](PyWindow& self, int rank) { return self.window().begin_get(rank); })
       .def("next_adds",
            [](PyWindow& self, int rank) { return adds(self.window().next(rank)); })
+      .def(
+          "set_signal",
+          [](PyWindow& self, int rank, std::uint64_t signal) {
+            self.window().set_signal(rank, signal);
+          },
+          arg("rank"), arg("signal"))
+      .def("next_signal",
+           [](PyWindow& self, int rank) { return self.window().next_signal(rank); })
+      .def("has_lost", unlocked(&PyWindow::has_lost), arg("rank"))
       .def("take",
            [](PyWindow& self, int rank) {
              const auto [publication, slot] = self.window().take(rank);

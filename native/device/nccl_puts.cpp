@@ -5,8 +5,7 @@
 namespace bluecomm::device {
 
 NcclPuts::NcclPuts(std::shared_ptr<const NcclLibrary> library,
-                   std::shared_ptr<const CudaDevice> device, const NcclId& id, int rank,
-                   int size, std::size_t nbytes)
+                   std::shared_ptr<const CudaDevice> device, std::size_t nbytes)
     : library_(std::move(library)), device_(std::move(device)), nbytes_(nbytes) {
   const NcclPutFunctions& puts = library_->puts();
   const ContextScope scope(*device_);
@@ -14,13 +13,17 @@ NcclPuts::NcclPuts(std::shared_ptr<const NcclLibrary> library,
   library_->check(puts.allocate(&memory, nbytes_), "ncclMemAlloc", nullptr);
   try {
     stream_ = device_->create_stream();
-    comm_ = std::make_unique<NcclComm>(library_, id, rank, size);
-  } catch (...) {
-    if (stream_ != nullptr) device_->destroy_stream(stream_);
+  } catch (const CudaError&) {
     puts.free(memory);
     throw;
   }
   memory_ = reinterpret_cast<DeviceAddress>(memory);
+}
+
+void NcclPuts::connect(const NcclId& id, int rank, int size) {
+  const LockGuard lock(mutex_);
+  const ContextScope scope(*device_);
+  comm_ = std::make_unique<NcclComm>(library_, id, rank, size);
 }
 
 NcclPuts::~NcclPuts() {

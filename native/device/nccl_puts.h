@@ -22,11 +22,10 @@ namespace bluecomm::device {
 // order of their calls.
 class NcclPuts {
  public:
-  // Allocates `nbytes` and begins to connect the ranks, which pass the same id. Throws
-  // NcclError, also if NCCL is older than 2.29.2, and CudaError.
+  // Allocates `nbytes`. Throws NcclError, also if NCCL is older than 2.29.2, and
+  // CudaError.
   NcclPuts(std::shared_ptr<const NcclLibrary> library,
-           std::shared_ptr<const CudaDevice> device, const NcclId& id, int rank,
-           int size, std::size_t nbytes);
+           std::shared_ptr<const CudaDevice> device, std::size_t nbytes);
   // Aborts, unless close() has ended. Frees the memory, which nothing may use any more.
   // In a forked child the object leaks what it has.
   ~NcclPuts();
@@ -35,7 +34,11 @@ class NcclPuts {
 
   DeviceAddress address() const { return memory_; }
 
-  // Continues what was begun, at first the connection. Returns whether it has ended.
+  // Begins to connect the ranks, which pass the same id. Called once, before all
+  // others.
+  void connect(const NcclId& id, int rank, int size);
+
+  // Continues what was begun. Returns whether it has ended.
   // Throws NcclError and CudaError.
   bool advance();
 

@@ -104,7 +104,7 @@ std::optional<MailboxWriter::Pending> MailboxWriter::pending() const {
 
 bool MailboxWriter::publish_sum(const Pending& pending, Mailbox::Meta meta) {
   const Mailbox::Meta& before = mailbox_.meta(pending.slot);
-  mailbox_.meta(back_) = {before.p + meta.p, before.carries_p};
+  mailbox_.meta(back_) = {before.p + meta.p, before.carries_p, meta.signal};
   std::uint64_t word = pending.word;
   const Mailbox::State sum{back_, true, Mailbox::State::unpack(word).adds, puts_};
   if (!mailbox_.word().compare_exchange_strong(word, sum.pack())) return false;
@@ -130,6 +130,11 @@ MailboxReader::Publication MailboxReader::next() const {
   const auto seen = Mailbox::State::unpack(mailbox_.word().load());
   if (!seen.is_fresh) return Publication::kNone;
   return seen.adds ? Publication::kAdd : Publication::kSet;
+}
+
+std::uint64_t MailboxReader::next_signal() const {
+  const auto seen = Mailbox::State::unpack(mailbox_.word().load());
+  return mailbox_.meta(seen.is_fresh ? seen.index : front_).signal;
 }
 
 MailboxReader::Publication MailboxReader::take_next() {

@@ -36,6 +36,9 @@ class Mailbox {
   struct Meta {
     double p = 0.0;
     bool carries_p = false;
+    // Number of the signal that the device's library raises at the reader behind a
+    // value that lies elsewhere; 0 if the value is there already.
+    std::uint64_t signal = 0;
   };
 
   // The contents of the word. `puts` counts all puts ever published.
@@ -125,6 +128,8 @@ class MailboxReader {
   Publication take_next();
   // Returns whether there was one.
   bool take() { return take_next() != Publication::kNone; }
+  // Returns the signal behind the pending publication, or else behind the front slot.
+  std::uint64_t next_signal() const;
   // The number of the front slot, for values that lie elsewhere.
   std::uint32_t front_slot() const { return front_ % Mailbox::kSlots; }
   // Sets the value to zero, and p too if `with_p`.

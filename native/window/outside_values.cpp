@@ -28,6 +28,7 @@ bool Window::publish_sum(int out_neighbor, const MailboxWriter::Pending& pending
   OutEdge* const edge = find_out_edge(out_neighbor);
   if (edge == nullptr) return false;
   const LockGuard lock(edge->mutex);
+  meta.signal = edge->signal;
   return edge->writer && edge->writer->publish_sum(pending, meta);
 }
 
@@ -44,6 +45,19 @@ MailboxReader::Publication Window::next(int in_neighbor) {
   InEdge& edge = in_edge(in_neighbor);
   const LockGuard lock(edge.mutex);
   return edge.is_retired ? MailboxReader::Publication::kNone : edge.reader.next();
+}
+
+void Window::set_signal(int out_neighbor, std::uint64_t signal) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr) return;
+  const LockGuard lock(edge->mutex);
+  edge->signal = signal;
+}
+
+std::uint64_t Window::next_signal(int in_neighbor) {
+  InEdge& edge = in_edge(in_neighbor);
+  const LockGuard lock(edge.mutex);
+  return edge.reader.next_signal();
 }
 
 std::pair<MailboxReader::Publication, std::uint32_t> Window::take(int in_neighbor) {

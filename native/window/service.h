@@ -94,6 +94,8 @@ class WindowService final : public WindowRequestHost {
   // Returns whether a request of this rank for the window is under way.
   bool is_busy(const Window& window) const { return find_part(window) != nullptr; }
 
+  bool has_lost(int rank) const { return detached_.contains(rank); }
+
   // Shares the mailboxes of `sources`, which Window::add_in_edges() has returned, and
   // lets `targets` read this rank's own value. Needs no answer.
   void connect(const WindowPtr& window, const std::vector<int>& sources,

@@ -263,10 +263,12 @@ bool Window::put_directly(int out_neighbor, const DirectPut& put) {
   if (edge == nullptr) return false;
   const LockGuard lock(edge->mutex);
   if (!edge->writer) return false;
+  Mailbox::Meta meta = put.meta;
+  meta.signal = edge->signal;
   if (put.accumulates) {
-    edge->writer->accumulate(put.x, put.weight, put.meta);
+    edge->writer->accumulate(put.x, put.weight, meta);
   } else {
-    edge->writer->put(put.x, put.weight, put.meta);
+    edge->writer->put(put.x, put.weight, meta);
   }
   return true;
 }

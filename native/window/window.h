@@ -119,6 +119,10 @@ class Window {
   std::optional<std::uint32_t> begin_get(int in_neighbor);
   // Returns what take() would find.
   MailboxReader::Publication next(int in_neighbor);
+  // Lets the next publications at a neighbor say which signal follows their values.
+  void set_signal(int out_neighbor, std::uint64_t signal);
+  // Returns the signal behind what take() would find, or else behind the front slot.
+  std::uint64_t next_signal(int in_neighbor);
   // Gives the front slot back to the neighbor. Returns the publication that has been
   // taken, and its slot, which is the front slot from now on.
   std::pair<MailboxReader::Publication, std::uint32_t> take(int in_neighbor);
@@ -197,7 +201,8 @@ class Window {
     // The mailbox in the neighbor's memory, if it shares it.
     SharedBytes shared GUARDED_BY(mutex);
     std::optional<MailboxWriter> writer GUARDED_BY(mutex);
-    bool accepts GUARDED_BY(mutex) = false;  // the neighbor has made the mailbox
+    std::uint64_t signal GUARDED_BY(mutex) = 0;  // of the next publication
+    bool accepts GUARDED_BY(mutex) = false;      // the neighbor has made the mailbox
     bool is_retired GUARDED_BY(mutex) = false;
   };
 

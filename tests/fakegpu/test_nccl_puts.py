@@ -38,11 +38,9 @@ class Rank:
         self.puts = NcclPuts(
             library=library,
             device=self.staging._device,
-            id=unique_id,
-            rank=bf.rank(),
-            size=bf.size(),
             nbytes=(bf.size() + 1) * NBYTES,
         )
+        self.puts.connect(unique_id, bf.rank(), bf.size())
 
     def settle(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -158,14 +156,7 @@ def is_too_old() -> None:
         "a newer one, or unset BLUECOMM_WINDOWS"
     )
     with pytest.raises(RuntimeError, match=expected):
-        NcclPuts(
-            library=library,
-            device=staging()._device,
-            id=bytes(128),
-            rank=0,
-            size=1,
-            nbytes=8,
-        )
+        NcclPuts(library=library, device=staging()._device, nbytes=8)
     assert not load().violations()
 
 

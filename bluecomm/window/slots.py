@@ -1,0 +1,66 @@
+"""The slots of a window that lie in memory of a device, as calls use them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from bluecomm.device.staging import CudaStaging
+
+if TYPE_CHECKING:
+    from bluecomm._native import Window
+
+
+class Slots(Protocol):
+    """The slots of one rank's part of a window, and those at its neighbors.
+
+    Attributes:
+        staging: The device.
+    """
+
+    staging: CudaStaging
+
+    def attach(self, native: Window) -> None:
+        """Tell of the engine's window, which has the words of the slots."""
+
+    def mailbox(self, rank: int, slot: int) -> torch.Tensor:
+        """Return a slot of the mailbox of an in-neighbor."""
+
+    def published(self, slot: int) -> torch.Tensor:
+        """Return a slot of this rank's published value."""
+
+    def write(
+        self, rank: int, slot: int, value: torch.Tensor, operation: str, limit_s: float
+    ) -> None:
+        """Write a contiguous value to a slot of this rank's mailbox at a neighbor.
+
+        It is there when the device has done what the current stream has been given, or
+        when the reader calls ``may_take``.
+
+        Raises:
+            BluecommError: The value cannot be written.
+        """
+
+    def read_back(self, rank: int, slot: int) -> torch.Tensor:
+        """Return a copy of what this rank has written to such a slot."""
+
+    def may_take(self, rank: int, operation: str, limit_s: float) -> bool:
+        """Let the current stream follow what an in-neighbor has published last.
+
+        Returns:
+            Whether it does; not if values of neighbors arrive no more.
+        """
+
+    def read(self, rank: int, slot: int) -> torch.Tensor:
+        """Return a copy of a slot of a neighbor's published value.
+
+        Raises:
+            ValueError: Values of neighbors cannot be read.
+        """
+
+    def unmap(self) -> None:
+        """End the use of neighbors' memory. No copy may use it any more."""
+
+    def free(self) -> None:
+        """Free this rank's slots, which no other rank uses any more."""
