@@ -51,6 +51,8 @@ class DeviceSlots:
         offer: What the neighbors need to map the slots.
     """
 
+    has_gets = True
+
     def __init__(
         self,
         staging: CudaStaging,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from bluecomm.device.staging import Point, wait_on_host
-from bluecomm.window.slots import Slots
+from bluecomm.errors import BluecommError
+from bluecomm.window.outside_slots import OutsideSlots
 
 if TYPE_CHECKING:
     from bluecomm._native import Window
@@ -49,7 +50,7 @@ class DeviceValues:
         self,
         native: Window,
         rank: int,
-        slots: Slots,
+        slots: OutsideSlots,
         initial: torch.Tensor | None,
     ) -> None:
         self._native = native
@@ -107,12 +108,16 @@ class DeviceValues:
         targets: Pairs,
         with_p: bool,
         submit: Callable[[Pairs], int],
+        publish_sum: Callable[[tuple[int, float]], bool],
         operation: str,
         limit_s: float,
     ) -> int:
         """Add a value to those that are pending at targets; see ``put``.
 
-        ``submit`` gets the targets at which none was pending.
+        Args:
+            submit: As for ``put``; it gets the targets at which no value was pending.
+            publish_sum: Asks a target on another machine to publish the sum; returns
+                whether the value was still pending.
         """
         with self._lock:
             self._settle(operation, limit_s)
@@ -131,7 +136,11 @@ class DeviceValues:
             summed = {
                 rank
                 for rank, weight, pending in sums
-                if self._native.publish_sum(rank, *pending, weight, with_p)
+                if (
+                    self._native.publish_sum(rank, *pending, weight, with_p)
+                    if self._native.shares_mailbox(rank)
+                    else publish_sum((rank, weight))
+                )
             }
             rest = [(rank, weight) for rank, weight in targets if rank not in summed]
             self._fill(x, rest, operation, limit_s)
@@ -237,6 +246,14 @@ class DeviceValues:
         """Copy a weighted value to the back slots at targets that are not lost."""
         for rank, weight in targets:
             slot = self._native.back_slot(rank)
+            if slot is None and not self._native.has_lost(rank):
+                raise BluecommError(
+                    f"{operation}: an earlier put to rank {rank} has failed, so it is "
+                    "not known which slot may be written; make the window again",
+                    operation=operation,
+                    rank=self._rank,
+                    peers=[rank],
+                )
             if slot is not None:
                 self.slots.write(rank, slot, _weighted(x, weight), operation, limit_s)
         self._finish(operation, limit_s)

@@ -169,11 +169,22 @@ class LiveWindow:
                 keep,
             )
 
+        def publish_sum(target: tuple[int, float]) -> bool:
+            self.start(
+                operation,
+                lambda kept, keep: self.native.put(
+                    0, [target], True, with_p, timeout_s, True, kept, keep, is_sum=True
+                ),
+                [],
+                timeout_s,
+            ).wait()
+            return self.native.was_published(target[0])
+
         if self.device is None:
             return submit(targets)
         if accumulates:
             return self.device.accumulate(
-                source, targets, with_p, submit, operation, timeout_s
+                source, targets, with_p, submit, publish_sum, operation, timeout_s
             )
         return self.device.put(source, targets, submit, operation, timeout_s)
 
@@ -187,7 +198,16 @@ class LiveWindow:
         kept: dict[int, Any],
         keep: Any,
     ) -> int:
-        """Start a get. Returns what ``put`` does."""
+        """Start a get. Returns what ``put`` does.
+
+        Raises:
+            ValueError: Values of neighbors cannot be read.
+        """
+        if self.device is not None and not self.device.slots.has_gets:
+            raise ValueError(
+                f"win_get {self.name!r}: NCCL has no one-sided gets; use win_put, or "
+                "unset BLUECOMM_WINDOWS"
+            )
 
         def submit() -> int:
             return self.native.get(
@@ -197,6 +217,15 @@ class LiveWindow:
         if self.device is None:
             return submit()
         return self.device.get(sources, submit, operation, timeout_s)
+
+    def awaits_answers(self, targets: Sequence[tuple[int, float]]) -> bool:
+        """Return whether a put must have ended before the next one begins.
+
+        Only the answer of a target on another machine says which slot is written next.
+        """
+        return self.device is not None and not all(
+            self.native.shares_mailbox(rank) for rank, _ in targets
+        )
 
     def empty_value(self) -> torch.Tensor:
         """Return uninitialized memory of the host for a value."""

@@ -63,9 +63,6 @@ class NcclPlacement:
         weights = self._comm.topology.weights if self._comm.topology else None
         sources = sorted(weights.src_ranks) if weights else []
         targets = sorted(weights.dst_ranks) if weights else []
-        for rank in {*sources, *targets}:
-            if world.transport_of(rank) != "shm":
-                raise RuntimeError(f"rank {rank} is on another machine")
         return NcclSlots(
             staging,
             nccl_library(),

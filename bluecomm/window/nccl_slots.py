@@ -70,6 +70,8 @@ class NcclSlots:
         offer: What the other ranks need.
     """
 
+    has_gets = False
+
     def __init__(
         self,
         staging: CudaStaging,
@@ -183,15 +185,8 @@ class NcclSlots:
         return True
 
     def read(self, rank: int, slot: int) -> torch.Tensor:
-        """Raise an error, since NCCL has no gets.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            f"win_get {self._name!r}: NCCL has no one-sided gets; use win_put, or "
-            "unset BLUECOMM_WINDOWS"
-        )
+        """Raise ``NotImplementedError``, since there are no gets."""
+        raise NotImplementedError
 
     def unmap(self) -> None:
         """Do nothing: neighbors may put until all ranks have finished."""

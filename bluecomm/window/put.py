@@ -129,9 +129,9 @@ def _start(
             finish=finish,
         )
 
-    if not require_mutex:
+    if not require_mutex and not window.awaits_answers(targets):
         return start(finish)
-    ranks = [rank for rank, _ in targets]
+    ranks = [rank for rank, _ in targets] if require_mutex else []
     with win_mutex(name, ranks=ranks, timeout_s=timeout_s):
         start(lambda _: True).wait()
     return window.finished(operation, finish)

@@ -83,9 +83,14 @@ class PyWindow {
   }
 
   RequestId put(std::uintptr_t address, Window::Weights targets, bool accumulates,
-                bool with_p, double timeout_s, bool blocking, RequestId id) {
+                bool with_p, bool is_sum, double timeout_s, bool blocking,
+                RequestId id) {
     const WindowPut call{memory_at(address, window_->config().nbytes),
-                         std::move(targets), accumulates, with_p};
+                         std::move(targets),
+                         accumulates,
+                         with_p,
+                         0.0,
+                         is_sum};
     return bluecomm::put(engine_.use(), window_, call, deadline_after(timeout_s),
                          blocking, id);
   }
@@ -172,9 +177,9 @@ RequestId exchange(PyWindow& self, bool blocking, py::dict& kept,
 
 RequestId put(PyWindow& self, std::uintptr_t address, Window::Weights targets,
               bool accumulates, bool with_p, double timeout_s, bool blocking,
-              py::dict kept, const py::object& keep) {
+              py::dict kept, const py::object& keep, bool is_sum) {
   return exchange(self, blocking, kept, keep, [&](RequestId id) {
-    return self.put(address, std::move(targets), accumulates, with_p, timeout_s,
+    return self.put(address, std::move(targets), accumulates, with_p, is_sum, timeout_s,
                     blocking, id);
   });
 }
@@ -230,7 +235,12 @@ void register_window(py::module_& module) {
       .def("targets", [](PyWindow& self) { return self.window().targets(); })
       .def_property_readonly("is_busy", unlocked(&PyWindow::is_busy))
       .def("put", &put, arg("address"), arg("targets"), arg("accumulates"),
-           arg("with_p"), arg("timeout_s"), arg("blocking"), arg("kept"), arg("keep"))
+           arg("with_p"), arg("timeout_s"), arg("blocking"), arg("kept"), arg("keep"),
+           arg("is_sum") = false)
+      .def("shares_mailbox",
+           [](PyWindow& self, int rank) { return self.window().shares_mailbox(rank); })
+      .def("was_published",
+           [](PyWindow& self, int rank) { return self.window().was_published(rank); })
       .def("get", &get, arg("sources"), arg("with_p"), arg("timeout_s"),
            arg("blocking"), arg("kept"), arg("keep"))
       .def("lock", &lock, arg("owner"), arg("timeout_s"), arg("kept"), arg("keep"))

@@ -28,7 +28,7 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
   WindowRequest request(
       id, call.accumulates ? RequestKind::kWinAccumulate : RequestKind::kWinPut, window,
       deadline);
-  WindowPut rest{call.x, {}, call.accumulates, call.with_p, 0.0};
+  WindowPut rest{call.x, {}, call.accumulates, call.with_p, 0.0, call.is_sum};
   if (call.with_p) rest.p = window->p();
   for (const auto& [rank, weight] : call.targets) {
     const Window::DirectPut one{

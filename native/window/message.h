@@ -47,6 +47,12 @@ struct WindowMessage : MessagePrefix {
   double weight = 1.0;
   double p = 0.0;
   std::uint32_t carries_p = 0;
+  // Of values that lie elsewhere; see Window. kAccumulate: whether the back slot has
+  // the sum with the pending value. Its kDone: whether it was published. `other` of a
+  // kDone is the back slot from now on.
+  std::uint32_t is_sum = 0;
+  std::uint32_t was_published = 1;
+  std::uint64_t signal = 0;  // see Mailbox::Meta
 };
 static_assert(sizeof(WindowMessage) <= sizeof(Header::envelope));
 static_assert(std::is_trivially_copyable_v<WindowMessage>);

@@ -11,16 +11,18 @@ std::optional<std::uint32_t> Window::back_slot(int out_neighbor) {
   OutEdge* const edge = find_out_edge(out_neighbor);
   if (edge == nullptr) return std::nullopt;
   const LockGuard lock(edge->mutex);
-  if (!edge->writer) return std::nullopt;
-  return edge->writer->back_slot();
+  if (edge->writer) return edge->writer->back_slot();
+  if (!edge->has_back) return std::nullopt;
+  return edge->back;
 }
 
 std::optional<MailboxWriter::Pending> Window::pending(int out_neighbor) {
   OutEdge* const edge = find_out_edge(out_neighbor);
   if (edge == nullptr) return std::nullopt;
   const LockGuard lock(edge->mutex);
-  if (!edge->writer) return std::nullopt;
-  return edge->writer->pending();
+  if (edge->writer) return edge->writer->pending();
+  if (!edge->has_back || !edge->pending) return std::nullopt;
+  return MailboxWriter::Pending{0, *edge->pending};
 }
 
 bool Window::publish_sum(int out_neighbor, const MailboxWriter::Pending& pending,
@@ -45,6 +47,53 @@ MailboxReader::Publication Window::next(int in_neighbor) {
   InEdge& edge = in_edge(in_neighbor);
   const LockGuard lock(edge.mutex);
   return edge.is_retired ? MailboxReader::Publication::kNone : edge.reader.next();
+}
+
+bool Window::shares_mailbox(int out_neighbor) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr) return false;
+  const LockGuard lock(edge->mutex);
+  return edge->writer.has_value();
+}
+
+void Window::forget_back(int out_neighbor) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr) return;
+  const LockGuard lock(edge->mutex);
+  edge->has_back = false;
+}
+
+bool Window::was_published(int out_neighbor) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr) return false;
+  const LockGuard lock(edge->mutex);
+  return edge->was_published;
+}
+
+bool Window::publish_for(int in_neighbor, Mailbox::Meta meta, bool is_sum) {
+  MailboxWriter& writer = in_edge(in_neighbor).writer;
+  const auto pending = writer.pending();
+  if (is_sum) return pending && writer.publish_sum(*pending, meta);
+  if (pending) return false;
+  writer.publish_add(meta);
+  return true;
+}
+
+void Window::note_back(int out_neighbor, int back_slot, bool was_published) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr || back_slot < 0) return;
+  const LockGuard lock(edge->mutex);
+  edge->was_published = was_published;
+  // What could not be added to had been taken.
+  edge->pending = was_published ? std::optional(edge->back) : std::nullopt;
+  edge->back = static_cast<std::uint32_t>(back_slot) % Mailbox::kSlots;
+}
+
+std::uint64_t Window::signal(int out_neighbor) {
+  OutEdge* const edge = find_out_edge(out_neighbor);
+  if (edge == nullptr) return 0;
+  const LockGuard lock(edge->mutex);
+  return edge->signal;
 }
 
 void Window::set_signal(int out_neighbor, std::uint64_t signal) {

@@ -150,6 +150,8 @@ void WindowService::put(const RequestPtr& request, const WindowPut& put) {
     message.weight = weight;
     message.carries_p = put.with_p ? 1 : 0;
     if (put.with_p) message.p = weight * put.p;
+    message.is_sum = put.is_sum ? 1 : 0;
+    message.signal = request->window()->signal(rank);
     parts.push_back({request, rank, message, put.x, nullptr});
   }
   start(request, std::move(parts));
@@ -251,7 +253,7 @@ void WindowService::note_exchange(const Part& part) {
   stats_.exchanged(
       *part.request, part.peer,
       is_get ? WaitStats::Direction::kReceived : WaitStats::Direction::kSent,
-      part.request->window()->config().nbytes);
+      part.request->window()->config().value_nbytes());
 }
 
 // Sends the question of a part. Ends the part, which must not be used afterwards, if
@@ -278,6 +280,9 @@ void WindowService::end_part(RequestId number, Status status) {
     return is_answer(one->message().action) && one->message().request == number;
   });
   if (status.ok() && !part.is_dropped) note_exchange(part);
+  if (!status.ok() && uses_lane(part.message.action)) {
+    part.request->window()->forget_back(part.peer);
+  }
   if (part.request->end_part(number, std::move(status))) {
     const int awaited = part.holder >= 0 ? part.holder : part.peer;
     finish(*part.request, awaited == rank_ ? -1 : awaited);

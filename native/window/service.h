@@ -35,6 +35,9 @@ struct WindowPut {
   bool accumulates = false;
   bool with_p = false;
   double p = 0.0;
+  // Of values that lie elsewhere, and targets that share no memory: whether the back
+  // slots have the sums with the values that are pending there.
+  bool is_sum = false;
 };
 
 // The in-neighbors whose own values are read, each with its weight.

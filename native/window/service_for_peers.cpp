@@ -199,15 +199,22 @@ bool WindowService::move_arrivals() {
 
 void WindowService::finish_arrival(WindowArrival& arrival) {
   const WindowMessage& message = arrival.message();
-  const Mailbox::Meta meta{message.p, message.carries_p != 0};
+  const Mailbox::Meta meta{message.p, message.carries_p != 0, message.signal};
+  WindowMessage answer = message;
+  answer.action = WindowAction::kDone;
   switch (message.action) {
     case WindowAction::kPut:
       arrival.window()->writer_for(arrival.peer()).publish_put(meta);
       break;
     case WindowAction::kAccumulate:
-      arrival.window()
-          ->writer_for(arrival.peer())
-          .accumulate(arrival.bytes(), 1.0, meta);
+      if (arrival.window()->config().nbytes_elsewhere > 0) {
+        answer.was_published =
+            arrival.window()->publish_for(arrival.peer(), meta, message.is_sum != 0);
+      } else {
+        arrival.window()
+            ->writer_for(arrival.peer())
+            .accumulate(arrival.bytes(), 1.0, meta);
+      }
       break;
     case WindowAction::kValue: {
       if (!parts_.contains(message.request)) return;  // cancelled
@@ -227,8 +234,8 @@ void WindowService::finish_arrival(WindowArrival& arrival) {
       return;
     }
   }
-  WindowMessage answer = message;
-  answer.action = WindowAction::kDone;
+  answer.other = static_cast<std::int32_t>(
+      arrival.window()->writer_for(arrival.peer()).back_slot());
   post(arrival.peer(), answer);
 }
 
@@ -286,6 +293,11 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
   Part& part = found->second;
   switch (message.action) {
     case WindowAction::kDone:
+      if (part.message.action == WindowAction::kPut ||
+          part.message.action == WindowAction::kAccumulate) {
+        part.request->window()->note_back(peer, message.other,
+                                          message.was_published != 0);
+      }
       end_part(message.request, {});
       return;
     case WindowAction::kWaits:

@@ -316,6 +316,7 @@ void Window::detach(int rank) {
     const LockGuard lock(edge->mutex);
     edge->writer.reset();
     edge->shared = {};
+    edge->has_back = false;
   }
   if (InEdge* const edge = find_in_edge(rank)) {
     const LockGuard lock(edge->mutex);

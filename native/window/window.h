@@ -107,13 +107,20 @@ class Window {
   // value between one of these calls and one of those. One thread at a time.
 
   // Return the back slot, and the pending publication, of the mailbox at a neighbor;
-  // nothing if it shares no memory. put_directly() publishes the back slot.
+  // nothing if it is lost, or if a publication there has failed. put_directly()
+  // publishes the back slot. If the neighbor shares no memory, they are those of its
+  // last answer, and what was pending may have been taken; WindowPut then publishes.
   std::optional<std::uint32_t> back_slot(int out_neighbor);
   std::optional<MailboxWriter::Pending> pending(int out_neighbor);
   // Publishes the back slot as the sum of the pending value and of another one, whose p
   // is in `meta`. Returns false if the reader has taken the pending one.
   bool publish_sum(int out_neighbor, const MailboxWriter::Pending& pending,
                    Mailbox::Meta meta);
+  // Returns whether put_directly() would publish at a neighbor.
+  bool shares_mailbox(int out_neighbor);
+  // Returns whether the last publication of a sum at a neighbor without shared memory
+  // took place; not if the reader had taken the pending value.
+  bool was_published(int out_neighbor);
   // Returns the slot of a neighbor's own value, which stays as it is until
   // get_directly(); nothing if it shares no memory.
   std::optional<std::uint32_t> begin_get(int in_neighbor);
@@ -123,6 +130,8 @@ class Window {
   void set_signal(int out_neighbor, std::uint64_t signal);
   // Returns the signal behind what take() would find, or else behind the front slot.
   std::uint64_t next_signal(int in_neighbor);
+  // Returns what set_signal() has set.
+  std::uint64_t signal(int out_neighbor);
   // Gives the front slot back to the neighbor. Returns the publication that has been
   // taken, and its slot, which is the front slot from now on.
   std::pair<MailboxReader::Publication, std::uint32_t> take(int in_neighbor);
@@ -164,6 +173,15 @@ class Window {
   bool has_in_neighbor(int rank) const { return find_in_edge(rank) != nullptr; }
   // Returns the writer for values of an in-neighbor that arrive as messages.
   MailboxWriter& writer_for(int in_neighbor);
+  // Publishes the back slot of an in-neighbor without shared memory, as the sum with
+  // what is pending, or as a value alone. Returns false if nothing is pending, or if
+  // something is.
+  bool publish_for(int in_neighbor, Mailbox::Meta meta, bool is_sum);
+  // Notes an out-neighbor's answer to a publication: the back slot from now on. The
+  // peer may send any number.
+  void note_back(int out_neighbor, int back_slot, bool was_published);
+  // A publication has failed, so that the back slot at the neighbor is not known.
+  void forget_back(int out_neighbor);
   // Replaces the value that an in-neighbor has left; see MailboxReader::replace().
   void replace(int in_neighbor, std::vector<std::byte>& bytes, Mailbox::Meta meta);
   PublishedValue& published() { return published_; }
@@ -202,7 +220,12 @@ class Window {
     SharedBytes shared GUARDED_BY(mutex);
     std::optional<MailboxWriter> writer GUARDED_BY(mutex);
     std::uint64_t signal GUARDED_BY(mutex) = 0;  // of the next publication
-    bool accepts GUARDED_BY(mutex) = false;      // the neighbor has made the mailbox
+    // Of values that lie elsewhere: what a neighbor without shared memory has answered.
+    std::uint32_t back GUARDED_BY(mutex) = Mailbox::kFirstBack;
+    std::optional<std::uint32_t> pending GUARDED_BY(mutex);
+    bool was_published GUARDED_BY(mutex) = true;
+    bool has_back GUARDED_BY(mutex) = true;
+    bool accepts GUARDED_BY(mutex) = false;  // the neighbor has made the mailbox
     bool is_retired GUARDED_BY(mutex) = false;
   };
 

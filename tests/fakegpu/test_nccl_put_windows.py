@@ -116,6 +116,14 @@ def test_values_are_those_of_the_host(expected, seed):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("machines", [[0, 1, 2], [0, 0, 1]])
+def test_values_are_those_of_the_host_between_machines(expected, machines):
+    found = run_ranks_on_gpus(
+        RANKS, use_windows, inputs(), True, environment=BY_NCCL, machines=machines
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def put_on_a_ring(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the updates of ranks with one in-neighbor, whose puts nobody awaits."""
     bf.set_topology(bf.RingGraph(bf.size(), connect_style=2))
@@ -134,8 +142,11 @@ def put_on_a_ring(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def test_the_last_of_several_puts_wins():
     wanted = run_ranks(RANKS, put_on_a_ring, inputs())
-    found = run_ranks_on_gpus(RANKS, put_on_a_ring, inputs(), environment=BY_NCCL)
-    torch.testing.assert_close(found, wanted)
+    for machines in ([0, 0, 0], [0, 1, 2]):
+        found = run_ranks_on_gpus(
+            RANKS, put_on_a_ring, inputs(), environment=BY_NCCL, machines=machines
+        )
+        torch.testing.assert_close(found, wanted)
 
 
 def get() -> None:
@@ -246,13 +257,16 @@ def test_a_failure_of_nccl_is_an_error_until_the_window_is_made_again():
     assert "Puts of this window fail until win_free and win_create" in first
 
 
-def lose_a_rank() -> str:
+def lose_a_rank(machines: list[int]) -> str:
     """Return the errors of puts after rank 2 was killed."""
     x = torch.full((4,), float(bf.rank() + 1))
     bf.win_create(x, "x", zero_init=True)
     bf.win_put(x, "x")
     bf.barrier()
     bf.win_update("x", 1.0, others(), clone=True)
+    for rank in others():
+        shares = find("test", "x").native.shares_mailbox(rank)
+        assert shares is (machines[rank] == machines[bf.rank()])
     bf.barrier()
     if bf.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -272,12 +286,21 @@ def put_for_ever(x: torch.Tensor) -> None:
         bf.win_put(x, "x")
 
 
-@pytest.mark.parametrize("notices", ["1", "0"])
-def test_a_lost_rank_ends_puts(notices):
+@pytest.mark.parametrize(
+    ("notices", "machines"), [("1", [0, 0, 0]), ("0", [0, 0, 0]), ("1", [0, 1, 2])]
+)
+def test_a_lost_rank_ends_puts(notices, machines):
     """Whether NCCL notices the loss, or only the engine does."""
     environment = {**BY_NCCL, "FAKEGPU_REMOTE_ERRORS": notices}
     with pytest.raises(AssertionError) as failure:
-        run_ranks_on_gpus(RANKS, lose_a_rank, lost=[2], environment=environment)
+        run_ranks_on_gpus(
+            RANKS,
+            lose_a_rank,
+            machines,
+            lost=[2],
+            environment=environment,
+            machines=machines,
+        )
     assert str(failure.value).count("survivor: win_put 'x'") == 2
 
 

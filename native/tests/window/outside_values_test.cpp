@@ -104,5 +104,48 @@ TEST(outside_values, a_neighbor_that_is_gone_has_no_slots) {
   CHECK(!windows.theirs->back_slot(5));
 }
 
+TEST(outside_values, answers_say_which_slot_a_neighbor_without_shared_memory_takes) {
+  OutsideWindows windows;
+  Window& mine = *windows.theirs;  // reaches no memory of rank 0
+  Window& other = *windows.mine;
+  CHECK(!mine.shares_mailbox(0));
+  CHECK(!mine.pending(0));
+  const auto filled = mine.back_slot(0);
+  other.writer_for(1).publish_put({1.0, true, 5});
+  CHECK_EQ(other.next_signal(1), 5U);
+  mine.note_back(0, static_cast<int>(other.writer_for(1).back_slot()), true);
+  CHECK_EQ(mine.pending(0)->slot, filled.value());
+  CHECK_EQ(mine.back_slot(0).value(), other.writer_for(1).back_slot());
+
+  // A sum replaces what is pending; a value alone needs that nothing is.
+  CHECK(!other.publish_for(1, {2.0, true, 6}, false));
+  CHECK(other.publish_for(1, {2.0, true, 6}, true));
+  mine.note_back(0, static_cast<int>(other.writer_for(1).back_slot()), true);
+  CHECK_EQ(other.next_signal(1), 6U);
+  CHECK_EQ(other.take(1).second, mine.pending(0)->slot);
+  CHECK(!other.publish_for(1, {4.0, true, 7}, true));
+  mine.note_back(0, static_cast<int>(other.writer_for(1).back_slot()), false);
+  CHECK(!mine.was_published(0));
+  CHECK(!mine.pending(0));
+  CHECK(other.publish_for(1, {4.0, true, 7}, false));
+  CHECK(other.take(1).first == Publication::kAdd);
+
+  mine.forget_back(0);
+  CHECK(!mine.back_slot(0));
+}
+
+TEST(outside_values, a_publication_names_the_signal_behind_its_value) {
+  OutsideWindows windows;
+  windows.mine->set_signal(1, 3);
+  windows.put(1.0);
+  CHECK_EQ(windows.theirs->next_signal(0), 3U);
+  const auto pending = windows.mine->pending(1);
+  windows.mine->set_signal(1, 4);
+  CHECK(windows.mine->publish_sum(1, *pending, {1.0, true}));
+  CHECK_EQ(windows.theirs->next_signal(0), 4U);
+  windows.theirs->take(0);
+  CHECK_EQ(windows.theirs->next_signal(0), 4U);
+}
+
 }  // namespace
 }  // namespace bluecomm::test

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from bluecomm._native import Window
 
 
-class Slots(Protocol):
+class OutsideSlots(Protocol):
     """The slots of one rank's part of a window, and those at its neighbors.
 
     Attributes:
         staging: The device.
+        has_gets: Whether values of neighbors can be read.
     """
 
     staging: CudaStaging
+    has_gets: bool
 
     def attach(self, native: Window) -> None:
         """Tell of the engine's window, which has the words of the slots."""
@@ -53,11 +55,7 @@ class Slots(Protocol):
         """
 
     def read(self, rank: int, slot: int) -> torch.Tensor:
-        """Return a copy of a slot of a neighbor's published value.
-
-        Raises:
-            ValueError: Values of neighbors cannot be read.
-        """
+        """Return a copy of a slot of a neighbor's published value."""
 
     def unmap(self) -> None:
         """End the use of neighbors' memory. No copy may use it any more."""
