@@ -336,6 +336,28 @@ def test_infinities_are_named():
     run_ranks_on_gpus(RANKS, send_infinities)
 
 
+def fail_a_kernel() -> None:
+    """Let a kernel fail in a hook of rank 1; all ranks are told at once."""
+    model = place(make_model())
+    bf.broadcast_parameters(model)
+    optimizer = distribute(model, {"algorithm": "bytegrad"})
+    broken = mock.patch.object(
+        runtime.current_runtime(), "launch", side_effect=RuntimeError("no such kernel")
+    )
+    for number in range(2):
+        with (
+            broken if number and bf.rank() == 1 else ok(),
+            pytest.raises(Exception, match="no such kernel") if number else ok(),
+        ):
+            optimizer.zero_grad()
+            sum(one.sum() for one in model.parameters()).backward()
+            optimizer.step()
+
+
+def test_a_kernel_that_fails_in_a_hook_is_an_error_of_all_ranks():
+    run_ranks_on_gpus(RANKS, fail_a_kernel)
+
+
 def test_codecs_are_timed_on_a_device(device, monkeypatch):
     # The others make tensors with ``device=``, which the fake does not see.
     names = ("min_max_uint8", "scaled_sign", "e3m0", "chunked_top_k", "quantized_top_k")
