@@ -197,6 +197,23 @@ def test_nccl_gathers_codes_of_devices_with_and_without_kernels(expected, seed):
     check(found, [{name: one[name] for name in THROUGH_NCCL} for one in expected])
 
 
+def train_with_survival(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
+    batches = [torch.tensor(one, device="cpu") for one in numbers]
+    train_there = functools.partial(train, reads_heads=True)
+    return run_on_gpu(train_there, [["diloco"], batches], without_kernels={1})
+
+
+def test_codes_train_as_on_the_host_in_jobs_that_survive_losses(expected):
+    numbers = [one.tolist() for one in make_batches()]
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
+    found = run_ranks(
+        *(RANKS, train_with_survival, numbers),
+        environment=environment,
+        survives_losses=True,
+    )
+    check(found, [{"diloco": one["diloco"]} for one in expected])
+
+
 def train_two(batches: list[torch.Tensor]) -> list[dict[str, list[torch.Tensor]]]:
     """Train two models, each on a stream of its own, without a check of the codecs."""
     memory = this_memory()

@@ -111,9 +111,7 @@ class CodedMean(Exchange):
         else:
             message = self._encode_on_host(name, values)
         sent = HostCopy(message, None)
-        if staging is not None and gathers_through_nccl(
-            self._comm, staging, "allgather"
-        ):
+        if staging is not None and self._goes_through_nccl(staging):
             sent = HostCopy(_beside(staging, message), None)
         elif staging_of(message) is not None:
             assert staging is not None
@@ -184,6 +182,16 @@ class CodedMean(Exchange):
                 self._codec, staging, config.device_codes, config.operation_timeout_s
             )
         return self._is_coder[staging]
+
+    def _goes_through_nccl(self, staging: Staging) -> bool:
+        """Return whether NCCL carries out the allgather.
+
+        In a job that survives losses the host does.
+        """
+        is_repeated = self._comm.is_repeated
+        return not is_repeated and gathers_through_nccl(
+            self._comm, staging, "allgather"
+        )
 
     def _encode_there(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Encode values on their device; return the message, which is there."""
