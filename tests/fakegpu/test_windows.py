@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from bluecomm.window.live import find
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -54,6 +55,15 @@ def use_views(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 def use_all(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [*use_windows(tensors), use_views(tensors)]
+
+
+def use_mapped(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Do what ``use_all`` does, if windows lie in memory of devices where there are."""
+    bf.win_create(tensors[bf.rank()], "here")
+    is_mapped = find("test", "here").device is not None
+    assert is_mapped == (this_memory() is not None)
+    bf.win_free("here")
+    return use_all(tensors)
 
 
 def inputs() -> list[torch.Tensor]:

@@ -43,10 +43,11 @@ def uneven_algorithms(job: Job, environment: dict[str, str]) -> str:
     return f"ranks mix their models with {', '.join(sorted(found[0]))}"
 
 
-def windows(job: Job) -> str:
+def windows(job: Job, body: str, environment: dict[str, str]) -> str:
     cases = cases_of("tests.fakegpu.test_windows")
     return compare_bodies(
-        *(job, cases.RANKS, [cases.use_all], cases.inputs()), environment=STAGED
+        *(job, cases.RANKS, [getattr(cases, body)], cases.inputs()),
+        environment=environment,
     )
 
 
@@ -104,7 +105,8 @@ CHECKS = {
     "algorithms that depend on speed, nccl": Check(
         lambda job: uneven_algorithms(job, NCCL), limit_s=150.0
     ),
-    "windows": Check(windows),
+    "windows, staged": Check(lambda job: windows(job, "use_all", STAGED)),
+    "windows, by CUDA IPC": Check(lambda job: windows(job, "use_mapped", {})),
     "GradScaler": Check(scaler),
     "survival, nccl": Check(survival),
     "groups of torch, staged": Check(lambda job: groups(job, STAGED)),
