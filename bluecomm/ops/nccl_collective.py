@@ -24,6 +24,10 @@ _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 # Types to which factors apply.
 _SCALED = _FLOATING | set(_PARTS)
+# Averages with weights.
+_AVERAGES = frozenset(
+    {"hierarchical_neighbor_allreduce", "neighbor_allreduce", "pair_gossip"}
+)
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
 
 
@@ -108,10 +112,8 @@ def goes_through_nccl(
         return False
     if kind == "broadcast":
         return True
-    if kind in ("neighbor_allreduce", "pair_gossip"):
+    if kind in _AVERAGES:
         return dtype in _FLOATING
-    if kind == "hierarchical_neighbor_allreduce":
-        return dtype in _FLOATING and comm.layout.is_homogeneous
     factors = (parameters.prescale, parameters.postscale)
     reduces = (
         (dtype in _ADDED or dtype in _PARTS)

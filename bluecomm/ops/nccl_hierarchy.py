@@ -3,7 +3,8 @@
 All members first agree that they call. Then the members of a machine add their
 tensors, so that each gets a slice of the mean. Each exchanges its slice with the
 members of other machines that have the same one. In the end the members of a machine
-give each other their slices. docs/notes/nccl-backend.md has the states.
+give each other their slices. If machines have unlike numbers of members, the first
+member of each has the only slice. docs/notes/nccl-backend.md has the states.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bluecomm.device.staging import Staging
 from bluecomm.errors import MismatchError
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import NcclWork, limit_of, make_nccl_call
+from bluecomm.ops.nccl_collective import Collective
 from bluecomm.ops.nccl_exchange import NcclExchange
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_reductions import NcclReductions
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
 
 _KIND = "hierarchical_neighbor_allreduce"
-# Calls that follow the agreement.
-_STEPS = 3
+
+# The end of a call's name, its members, and what makes its work.
+_Step = tuple[str, Communicator, Callable[[], NcclWork]]
 
 
 class _Agreement:
@@ -56,7 +59,7 @@ class NcclHierarchy:
     """The calls of one operation.
 
     Args:
-        comm: Members that take part, as many on each machine.
+        comm: Members that take part.
         staging: Staging of the device.
         dtype: The engine's name of the element type.
         source: Contiguous tensor on the device.
@@ -90,12 +93,31 @@ class NcclHierarchy:
         self._finish = finish
         self._budget = TimeBudget(limit_of(comm, _KIND, timeout_s))
         self._stream = staging.stream_context()
-        machine = self._machine = comm.machine_group
-        self._neighbors = comm.neighbors_group
-        mates, me = range(machine.size), machine.rank
-        counts = [share_of(source.numel(), machine.size, mate) for mate in mates]
+        self._steps = self._steps_of(dtype, source, result, weights)
+        # Names and members of the calls that have yet to be started.
+        self._left: list[tuple[str, Communicator]] = []
+        self.first = self._call(comm, None, _Agreement(), lambda _: None)
+
+    def _steps_of(
+        self,
+        dtype: str,
+        source: torch.Tensor,
+        result: torch.Tensor,
+        weights: Parameters,
+    ) -> list[_Step]:
+        """Return the calls of this member that follow the agreement."""
+        comm, staging = self._comm, self._staging
+        machine = comm.machine_group
+        if machine.size == 1:
+            alone = functools.partial(NcclExchange, staging, source, result, weights)
+            return [("mix", comm.first_ranks_group, alone)]
+        is_even = comm.layout.is_homogeneous
+        me, mates = machine.rank, range(machine.size)
+        counts = [source.numel(), *(0 for _ in mates[1:])]
+        if is_even:
+            counts = [share_of(source.numel(), machine.size, mate) for mate in mates]
         mine = staging.empty((counts[me],), source.dtype)
-        self._add = NcclReductions(
+        add = NcclReductions(
             dtype,
             source.view(-1),
             dict(enumerate(counts)),
@@ -103,21 +125,26 @@ class NcclHierarchy:
             me,
             parameters(op="average"),
         )
-        self._make_exchange = functools.partial(
-            NcclExchange, staging, mine, mine, weights
-        )
-        self._spread = RowExchange(
-            mine,
-            dict.fromkeys(mates, (0, counts[me])),
-            result.view(-1),
-            mates,
-            counts,
-            gathers=True,
-            copies=(),
-        )
-        # Names and members of the calls that have yet to be started.
-        self._left: list[tuple[str, Communicator]] = []
-        self.first = self._call(comm, None, _Agreement(), lambda _: None)
+        exchange = functools.partial(NcclExchange, staging, mine, mine, weights)
+        spread: NcclWork
+        if is_even:
+            to_all = dict.fromkeys(mates, (0, counts[me]))
+            spread = RowExchange(
+                *(mine, to_all, result.view(-1), mates, counts), gathers=True, copies=()
+            )
+        else:
+            sent, root = (result if me else mine), parameters(root=0)
+            spread = Collective("broadcast", dtype, sent, result, root)
+        mix: list[_Step] = []
+        if is_even:
+            mix = [("mix", comm.neighbors_group, exchange)]
+        elif me == 0:
+            mix = [("mix", comm.first_ranks_group, exchange)]
+        return [
+            ("add", machine, lambda: add),
+            *mix,
+            ("spread", machine, lambda: spread),
+        ]
 
     def begin(self, first: Call[None]) -> Handle[Any]:
         """Start the operation with its first call, whose settings are complete."""
@@ -127,23 +154,20 @@ class NcclHierarchy:
         # Ranks may start the next operation of this name before the last call of this
         # one.
         name = follow_up_name(self._comm, first, "step")
-        self._left = [
-            (f"{name}.add", self._machine),
-            (f"{name}.mix", self._neighbors),
-            (f"{name}.spread", self._machine),
-        ]
+        self._left = [(f"{name}.{end}", comm) for end, comm, _ in self._steps]
         start = functools.partial(self._start, first.blocking)
+        *works, last = [make_work for _, _, make_work in self._steps]
         return ChainedHandle(
             agreed,
-            lambda _: start(lambda: self._add),
-            lambda _: start(self._make_exchange),
-            lambda _: start(lambda: self._spread, self._finish),
+            *(lambda _, work=work: start(work) for work in works),
+            lambda _: start(last, self._finish),
             on_failure=self._refuse_left,
         )
 
     def _refuse_left(self, error: Exception) -> None:
         """Tell the members of the calls that will not follow."""
-        if isinstance(error, MismatchError) and len(self._left) == _STEPS:
+        has_agreed = len(self._left) < len(self._steps)
+        if isinstance(error, MismatchError) and not has_agreed:
             return  # the members have not agreed, so none starts these calls
         for name, comm in self._left:
             refuse(comm, [(_KIND, name, None)], error)

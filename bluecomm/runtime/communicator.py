@@ -347,6 +347,14 @@ class Communicator:
             "neighbors",
         )
 
+    @functools.cached_property
+    def first_ranks_group(self) -> Communicator:
+        """The first member on each machine, as a subgroup of which this one is."""
+        machines = range(self.machine_size)
+        return self.subgroup(
+            [self.layout.members(machine)[0] for machine in machines], "first ranks"
+        )
+
     @property
     def is_repeated(self) -> bool:
         """Whether the members that are left repeat collectives after a loss."""

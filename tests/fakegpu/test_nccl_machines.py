@@ -226,3 +226,46 @@ def test_all_ranks_learn_which_rank_is_lost_within_an_average(call):
         )
     text = str(failure.value)
     assert text.count("AssertionError: survivor: PeerLostError") == 3, text
+
+
+# Each machine has another number of ranks, and the last one has one.
+UNLIKE = [0, 1, 0, 1, 1, 2]
+
+
+def average_unlike_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return averages between machines with unlike numbers of ranks."""
+    x = tensors[bf.rank()] * 2
+    left, right = (bf.machine_rank() - 1) % 3, (bf.machine_rank() + 1) % 3
+
+    def around(y):
+        return bf.hierarchical_neighbor_allreduce(
+            y,
+            self_weight=0.5,
+            src_machine_weights={right: 0.25},
+            dst_machine_weights={left: 2.0},
+        )
+
+    name = {"name": "same"}
+    started = [
+        bf.hierarchical_neighbor_allreduce_nonblocking(x + i, **name) for i in range(3)
+    ]
+    results = [handle.wait() * 2 for handle in started]
+    results += [around(x), around(x.bfloat16()), gradient_of(around, x)]
+    devices = bf.stats().devices
+    assert not devices.nccl_calls or not devices.copies_to_host
+    return [*results, *train_on_machines(x)]
+
+
+@pytest.fixture(scope="module")
+def expected_of_unlike():
+    return run_ranks(6, average_unlike_machines, inputs_of(6), machines=UNLIKE)
+
+
+def test_averages_of_unlike_machines_are_those_of_the_host(expected_of_unlike, seed):
+    found = run_ranks_on_gpus(
+        *(6, average_unlike_machines, inputs_of(6)),
+        seed=seed,
+        environment=NCCL,
+        machines=UNLIKE,
+    )
+    torch.testing.assert_close(found, expected_of_unlike)
