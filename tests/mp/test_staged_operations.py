@@ -151,6 +151,36 @@ def add_sparse_tensors() -> None:
         torch.testing.assert_close(there.grad, values.grad)
 
 
+def take_results_in_parts() -> None:
+    """Exchange tensors whose results are copied back in several parts."""
+    rank, size = bf.rank(), bf.size()
+    before = (rank - 1) % size
+    numbers = torch.arange(2_500_003, dtype=torch.float32)
+    values = numbers / (3 + rank)
+    for operation in (bf.allreduce, bf.neighbor_allreduce, bf.allreduce_):
+        expected = operation(values.clone())
+        assert torch.equal(on_host(operation(on_device(values))), expected)
+    received = on_device(torch.zeros_like(values))
+    handle = bf.send_nonblocking(on_device(values), (rank + 1) % size)
+    bf.recv(received, before)
+    handle.wait()
+    assert torch.equal(on_host(received), numbers / (3 + before))
+
+
+def average_in_a_window() -> None:
+    for place in (on_device, torch.clone):
+        tensor = place(mine())
+        bf.win_create(tensor, "w")
+        bf.win_put(tensor, "w")
+        bf.barrier()
+        got = bf.win_update("w")
+        bf.win_free("w")
+        if place is on_device:
+            there = on_host(got)
+        else:
+            assert torch.equal(there, got)
+
+
 def refuse_what_cannot_be_staged() -> None:
     with pytest.raises(ValueError, match="expected a dense CPU, CUDA or MPS tensor"):
         bf.allreduce(torch.empty(3, device="meta"))
@@ -178,6 +208,8 @@ def all_of_them() -> None:
     differentiate()
     add_sparse_tensors()
     refuse_what_cannot_be_staged()
+    take_results_in_parts()
+    average_in_a_window()
 
 
 def mix_devices() -> None:
