@@ -26,7 +26,9 @@ FILES = (
     "agent/kernel.py",
     "agent/procs.py",
     "agent/mpi_rank.py",
+    "gpu_shares.py",
     "probe.py",
+    "wording.py",
 )
 _PROGRAM = (
     "import sys,os,base64;f=os.memfd_create('bfrun');"

@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 
 import bfrun.launch.bootstrap as bootstrap
 from bfrun.launch.archive import chosen, source_archive
+from bfrun.mpi import plan as mpi_plan
 from tests.support.deadlines import DEADLINE_S
 
 FOLDER = Path(bootstrap.__file__).parents[1]
-SHIPPED = {
-    name[: -len(".py")].replace("/", ".").removesuffix(".__init__")
-    for name in bootstrap.AGENT_FILES
-}
+SENT = {"agent": bootstrap.AGENT_FILES, "mpirun": mpi_plan.FILES}
 
 
-@pytest.mark.parametrize("name", bootstrap.AGENT_FILES)
-def test_agent_files_are_python_3_8_and_standard_library(name):
+@pytest.mark.parametrize(
+    ("sent", "name"), [(sent, name) for sent in SENT for name in SENT[sent]]
+)
+def test_sent_files_need_each_other_and_the_standard_library_only(sent, name):
+    modules = {
+        one[: -len(".py")].replace("/", ".").removesuffix(".__init__")
+        for one in SENT[sent]
+    }
     tree = ast.parse((FOLDER / name).read_text(), feature_version=(3, 8))
     for node in ast.walk(tree):
         names = []
@@ -33,7 +37,7 @@ def test_agent_files_are_python_3_8_and_standard_library(name):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             package, _, rest = name.partition(".")
-            shipped = package == "bfrun" and rest in SHIPPED
+            shipped = package == "bfrun" and rest in modules
             assert shipped or package in sys.stdlib_module_names, name
 
 
