@@ -124,7 +124,8 @@ class Transactions:
         self._world.check_running(made.kind, made.name)
         transaction: Transaction | None = getattr(self._entered, "transaction", None)
         with self.locked():
-            if transaction is None:
+            # A call beyond the expected ones follows from one that has ended here.
+            if transaction is None or transaction.awaited_calls <= 0:
                 transaction = self._begin(
                     f"{made.kind}.{made.name}", 1, in_background=not made.blocking
                 )
@@ -515,9 +516,18 @@ class Transactions:
     def _leave_open(self, transaction: Transaction) -> None:
         self._open.pop(transaction.key, None)
         for callback in transaction.callbacks:
-            self._later.append(lambda one=callback: call(one))  # type: ignore[misc]
+            self._later.append(lambda one=callback: self._call(one))  # type: ignore[misc]
         transaction.callbacks.clear()
         self.changed.notify_all()
+
+    def _call(self, callback: Callback) -> None:
+        """Call a function whose calls are not part of this thread's transaction."""
+        entered = getattr(self._entered, "transaction", None)
+        self._entered.transaction = None
+        try:
+            call(callback)
+        finally:
+            self._entered.transaction = entered
 
     def _when_over(self, transaction: Transaction, callback: Callback) -> bool:
         """Call a function when a transaction ends; return False if it has ended."""

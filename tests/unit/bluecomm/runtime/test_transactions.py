@@ -417,3 +417,32 @@ def test_a_failure_of_nccl_while_the_ranks_cannot_decide_may_be_a_loss(
     assert not handle.done()  # in the barrier
     world.end_all()
     assert handle.wait() == "allreduce"
+
+
+def test_a_call_that_follows_from_a_transaction_is_not_part_of_it(transactions, world):
+    together = transactions.begin("round", 1, in_background=False)
+    with together:
+        transactions.start(call_of("bucket", kind="allgather"))
+        world.end_all()
+        assert not together.poll()  # it has entered its barrier
+        world.end_all()
+        assert together.poll()
+        # A step of a chain runs as soon as the operation before it has ended.
+        rows = transactions.start(call_of("bucket.rows", kind="allgather"))
+    world.end_all()
+    assert rows.wait() == "allgather"
+
+
+def test_a_callback_of_another_transaction_is_not_part_of_that_of_its_thread(
+    transactions, world
+):
+    rows = []
+    numbers = transactions.start(call_of("mine", kind="allgather"))
+    numbers.on_finish(lambda: rows.append(transactions.start(call_of("mine.rows"))))
+    together = transactions.begin("round", 2, in_background=False)
+    with together:
+        transactions.start(call_of("bucket 0"))
+        world.end_all()  # so this thread calls the callback
+        transactions.start(call_of("bucket 1"))
+    assert rows[0].transaction is not together
+    assert [one.call.name for one in together.operations] == ["bucket 0", "bucket 1"]
