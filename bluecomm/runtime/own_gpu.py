@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bluecomm.device.runtime import current_runtime
+
 if TYPE_CHECKING:
     from bluecomm.runtime.world import World
 
@@ -45,6 +47,9 @@ def own_gpu(world: World, count: int) -> int | None:
 def check_own_gpu(world: World, kind: str, index: int) -> None:
     """Raise if a tensor is on the GPU of another rank of this machine.
 
+    A process that sees fewer GPUs than its machine has ranks may pass tensors on all of
+    them: its launcher may show each rank its own, or the ranks share them.
+
     Args:
         world: This rank's world.
         kind: The engine's name of the operation.
@@ -57,7 +62,7 @@ def check_own_gpu(world: World, kind: str, index: int) -> None:
     if config.gpus_per_rank is not None or config.share_gpus:
         return
     number, ranks = _place(world)
-    if index != number and index < ranks:
+    if index != number and index < ranks <= current_runtime().count():
         raise ValueError(
             f"{kind} on rank {world.rank}: the tensor is on GPU {index}, which is that "
             f"of another rank; this rank's is GPU {number} of its machine. Call "

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bluecomm.config import Config
+from bluecomm.device import runtime
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.own_gpu import check_own_gpu, own_gpu
 
@@ -41,15 +42,28 @@ def test_more_ranks_than_gpus_is_an_error():
         own_gpu(world(1, "aaab"), 2)
 
 
-def test_the_gpu_of_another_rank_is_refused():
-    for allowed in (1, 2, 7):  # its own, and those that no rank has
-        check_own_gpu(world(3, "aabb"), "allreduce", allowed)
-    with pytest.raises(
-        ValueError,
-        match=r"allreduce on rank 3: the tensor is on GPU 0, which is that of another "
-        r"rank; this rank's is GPU 1 .*set_device\(bluecomm.local_device\(\)\)"
-        r".*BLUECOMM_GPUS_PER_RANK.*--share-gpus",
-    ):
+@pytest.fixture
+def sees():
+    """Returns a context in which the process sees this many GPUs."""
+    return lambda count: runtime.use(SimpleNamespace(count=lambda: count))
+
+
+def test_the_gpu_of_another_rank_is_refused(sees):
+    with sees(8):
+        for allowed in (1, 2, 7):  # its own, and those that no rank has
+            check_own_gpu(world(3, "aabb"), "allreduce", allowed)
+        with pytest.raises(
+            ValueError,
+            match=r"allreduce on rank 3: the tensor is on GPU 0, which is that of "
+            r"another rank; this rank's is GPU 1 "
+            r".*set_device\(bluecomm.local_device\(\)\)"
+            r".*BLUECOMM_GPUS_PER_RANK.*--share-gpus",
+        ):
+            check_own_gpu(world(3, "aabb"), "allreduce", 0)
+        for settings in ({"share_gpus": True}, {"gpus_per_rank": 1}):
+            check_own_gpu(world(3, "aabb", **settings), "allreduce", 0)
+
+
+def test_a_rank_that_sees_fewer_gpus_than_ranks_may_use_each(sees):
+    with sees(1):
         check_own_gpu(world(3, "aabb"), "allreduce", 0)
-    for settings in ({"share_gpus": True}, {"gpus_per_rank": 1}):
-        check_own_gpu(world(3, "aabb", **settings), "allreduce", 0)
