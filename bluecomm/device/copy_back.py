@@ -58,7 +58,7 @@ class CopyBack:
         self._target = target
         self._part_nbytes = part_nbytes
         self._memory: torch.Tensor | None = None  # contiguous, on the device
-        self._stream = 0  # of the parts that have been copied
+        self._stream = 0  # the one that was current when it was taken
         self._copied = 0  # bytes
         self._is_stopped = False
 
@@ -84,7 +84,7 @@ class CopyBack:
 
         If CUDA fails, the rest is left to ``finish``, which raises the error.
         """
-        if self._copied and self._stream != self._staging.current_stream():
+        if self._has_left_stream():
             self._is_stopped = True  # finish() begins anew
         if self._is_stopped:
             return
@@ -113,7 +113,7 @@ class CopyBack:
         Raises:
             RuntimeError: CUDA has failed, or a stream captures a CUDA graph.
         """
-        if self._copied and self._stream != self._staging.current_stream():
+        if self._has_left_stream():
             # The parts were copied on another stream, to which memory of torch belongs.
             self._staging.follow_streams([self._stream])
             self._memory = None
@@ -132,14 +132,18 @@ class CopyBack:
     def _copy(self, end: int) -> None:
         if self._memory is None:
             self._memory = self._new_memory()
-        if not self._copied and end == self._values.nbytes:
             self._stream = self._staging.current_stream()
+        if not self._copied and end == self._values.nbytes:
             self._staging.fill(self._memory, self._values)
         elif end > self._copied:
-            self._stream = self._staging.current_stream()
             part = slice(self._copied // self._item, end // self._item)
             self._staging.fill(self._memory.view(-1)[part], self._values.view(-1)[part])
         self._copied = end
+
+    def _has_left_stream(self) -> bool:
+        """Return whether parts may have been copied on another stream than this."""
+        is_begun = self._memory is not None
+        return is_begun and self._stream != self._staging.current_stream()
 
     @property
     def _item(self) -> int:

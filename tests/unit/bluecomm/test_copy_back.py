@@ -106,6 +106,18 @@ def test_values_that_have_changed_are_copied_again(filler):
     assert torch.equal(back.finish(), -VALUES)
 
 
+def test_changed_values_that_go_to_another_stream_follow_the_first_one(filler):
+    back = CopyBack(filler, VALUES, None, PART)
+    back.take(PART)
+    back.restart()
+    filler.stream = 2
+    assert torch.equal(back.finish(), VALUES)
+    assert filler.calls == [
+        *("empty", [0, 1, 2, 3], ("follow", 1)),
+        *("empty", VALUES.tolist()),
+    ]
+
+
 def test_a_part_that_fails_is_left_to_the_end_which_raises_the_error(filler):
     back = CopyBack(filler, VALUES, None, PART)
     filler.failures = 1
