@@ -260,8 +260,9 @@ class GroupCalls:
             through_nccl = message_call(comm, staging, tensor, dtype, *ends, finish)
             if through_nccl is not None:
                 sender, receiver = (comm.ranks[one] for one in ends)
-                self._messages[(*ends, tag)] += 1
-                number = self._messages[(*ends, tag)] % _NAMES
+                with self._counting:
+                    self._messages[(*ends, tag)] += 1
+                    number = self._messages[(*ends, tag)] % _NAMES
                 through_nccl.name = (
                     f"message {number} of tag {tag} from rank {sender} to rank "
                     f"{receiver}, between GPUs"
