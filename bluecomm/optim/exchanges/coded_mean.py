@@ -186,7 +186,8 @@ class CodedMean(Exchange):
     def _goes_through_nccl(self, staging: Staging) -> bool:
         """Return whether NCCL carries out the allgather.
 
-        In a job that survives losses the host does.
+        In a job that survives losses the host does, so that all results of a round are
+        released together: rows through NCCL would be a transaction of each operation.
         """
         is_repeated = self._comm.is_repeated
         return not is_repeated and gathers_through_nccl(
