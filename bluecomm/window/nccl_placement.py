@@ -114,7 +114,7 @@ class NcclPlacement:
         problem = ""
         try:
             slots.connect(offers, limit_s)
-        except BluecommError as error:
+        except (BluecommError, RuntimeError) as error:  # the others must learn of it
             problem = f"cannot connect NCCL: {error}"
         found = allgather_object(
             (comm.rank, problem), comm.name_for("win_create", None), timeout_s=timeout_s

@@ -199,7 +199,7 @@ class NcclSlots:
                 if self.may_take(rank, "win_free", _CLOSE_S):
                     self._await_point(self.staging.point(), "win_free", _CLOSE_S)
             self._call(self._puts.close, "win_free", _CLOSE_S)
-        except BluecommError:
+        except (BluecommError, RuntimeError):  # of NCCL or CUDA
             pass  # the communicator is aborted, and other ranks notice its end
         self._puts.abort()
 
