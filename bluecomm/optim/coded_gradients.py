@@ -111,7 +111,13 @@ class CodedGradients:
         if gradients.staging is None:
             self._handle = self._start(int(is_active), states)
         elif self._encodes_there:
-            self._handle = self._start_on_device(int(is_active), states)
+            try:
+                gradients.follow_streams()
+                self._handle = self._start_on_device(int(is_active), states)
+            except Exception as error:
+                if not is_told(error):
+                    refuse(self._comm, list(self.refused()), error)
+                raise
         else:
             streams = gradients.take_streams()
             copy = gradients.staging.to_host(gradients.values, after=streams)
@@ -152,13 +158,7 @@ class CodedGradients:
         handle, self._handle = self._handle, None
         assert handle is not None
         wait_for(handle)
-        staging, values = self._gradients.staging, self._on_host
-        if self._encodes_there:
-            assert self._exchange is not None
-            self._exchange.take_results(self._gradients.values)
-        elif staging is not None and values is not None:
-            staging.write(self._gradients.values, values)
-            self._on_host = None
+        self._take_result()
         for padding in self._paddings:
             padding.zero_()  # a NaN would reach the next round
         if is_active:
@@ -200,28 +200,35 @@ class CodedGradients:
         """Describe the operations of a round that is not started."""
         return iter(()) if self._exchange is None else self._exchange.refused()
 
+    def _take_result(self) -> None:
+        """Put the result where the gradients are, on the current stream."""
+        gradients, values = self._gradients, self._on_host
+        if self._encodes_there:
+            assert self._exchange is not None
+            self._exchange.take_results(gradients.values)
+        elif gradients.staging is not None and values is not None:
+            gradients.staging.write(gradients.values, values)
+            self._on_host = None
+
     def _start_on_device(self, active: int, states: torch.Tensor) -> Handle[int]:
         """Encode the flat gradients on their device and start their exchange.
 
         Args:
             active: As in ``_start``.
             states: As in ``_start``, but 1 for all dense gradients.
+
+        Raises:
+            RuntimeError: CUDA or a kernel failed.
         """
         exchange, gradients = self._exchange, self._gradients
         assert exchange is not None
         assert gradients.staging is not None
-        try:
-            gradients.follow_streams()
-            values = gradients.values.float()
-            head = gradients.staging.to_device(_head(active, states, gradients.staging))
-            bad = are_not_finite(torch.split(values, gradients.lengths))
-            bad &= head[1:] != _SPARSE
-            head[1:].masked_fill_(bad, NOT_FINITE)
-            return exchange.start_on_device(values, head, self._divisor)
-        except Exception as error:
-            if not is_told(error):
-                refuse(self._comm, list(self.refused()), error)
-            raise
+        values = gradients.values.float()
+        head = gradients.staging.to_device(_head(active, states, gradients.staging))
+        bad = are_not_finite(torch.split(values, gradients.lengths))
+        bad &= head[1:] != _SPARSE
+        head[1:].masked_fill_(bad, NOT_FINITE)
+        return exchange.start_on_device(values, head, self._divisor)
 
     def _start(self, active: int, states: torch.Tensor) -> Handle[int]:
         """Encode the flat gradients on the host and start their exchange.

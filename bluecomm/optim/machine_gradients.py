@@ -9,6 +9,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, Compression, ErrorFeedback
+from bluecomm.device.staging import values_on_host
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket
@@ -41,8 +42,10 @@ class MachineGradients(CodedGradients):
     Then each of them broadcasts the result inside its machine. On a single machine
     nothing is encoded.
 
-    All of this happens on the host. Gradients on a device are on their way there when
-    the first part is submitted, so there is nothing left to ``begin``.
+    If NCCL adds the gradients of a machine, they stay on their device, but for codes
+    that the host makes: then the thread of callbacks waits for their sum. Otherwise all
+    of this happens on the host, and gradients of a device are on their way there when
+    the first part is submitted. So there is nothing left to ``begin``.
 
     Args:
         context: The optimizer; its world has at least two ranks.
@@ -60,11 +63,18 @@ class MachineGradients(CodedGradients):
         feedback: ErrorFeedback | None,
         machines: Machines,
     ) -> None:
-        comm = machines.first_ranks
+        # Whether NCCL adds the gradients of this machine.
+        self._adds_there = machines.adds_on(bucket.staging, bucket.dtype)
         # The end of the message in which gradients of a device travel.
-        self._tail: torch.Tensor
+        self._tail: torch.Tensor | None = None
         super().__init__(
-            context, bucket, codec, feedback, comm=comm, counters=1, on_host=True
+            context,
+            bucket,
+            codec,
+            feedback,
+            comm=machines.first_ranks,
+            counters=1,
+            on_host=not self._adds_there,
         )
         self._levels = MachineExchange(
             machines,
@@ -76,6 +86,14 @@ class MachineGradients(CodedGradients):
     def start(self, *, is_active: bool) -> None:
         gradients = self._gradients
         gradients.counters[0] = float(is_active)
+        self._on_host = None
+        if self._adds_there:
+            assert gradients.staging is not None
+            gradients.follow_streams()
+            self._handle = self._levels.start_on_device(
+                gradients.values, gradients.tail, gradients.staging
+            )
+            return
         sent = message_of(gradients, Compression.none, keeps_input=False).sent
         if gradients.staging is not None:
             self._on_host, self._tail = torch.split(
@@ -85,12 +103,12 @@ class MachineGradients(CodedGradients):
 
     def _read_tail(self, _: object) -> None:
         """Take the tail of a message that is not the memory of the gradients."""
-        if self._on_host is not None:
+        if self._tail is not None:
             self._gradients.tail.copy_(self._tail)
 
     def _write_tail(self) -> None:
         """Put the tail of the gradients into such a message."""
-        if self._on_host is not None:
+        if self._tail is not None:
             self._tail.copy_(self._gradients.tail)
 
     def _start_between(self) -> Handle[Any]:
@@ -101,7 +119,7 @@ class MachineGradients(CodedGradients):
         states = (gradients.flags > 0).to(torch.uint8)
         states += gradients.sparse_flags > 0
         if self._exchange is not None:
-            return MappedHandle(self._start(active, states), self._count)
+            return MappedHandle(self._encode(active, states), self._count)
         if self._comm.size == 1:
             # The machine is the only one, so all its ranks know the same.
             head = torch.tensor([active, *states.tolist()])
@@ -111,8 +129,20 @@ class MachineGradients(CodedGradients):
             self._write_tail()
         return DoneHandle(None)
 
+    def _encode(self, active: int, states: torch.Tensor) -> Handle[int]:
+        """Encode the machine's sum where it is, if the codec can, and start to send."""
+        if self._encodes_there:
+            return self._start_on_device(active, states)
+        if self._adds_there:
+            limit_s = self._comm.world.config.operation_timeout_s
+            name = self._bucket.name
+            self._on_host = values_on_host(self._gradients.values, name, limit_s)
+        return self._start(active, states)
+
     def _count(self, _: object) -> None:
-        """Tell the other ranks of the machine whether any rank has data."""
+        """Take the result, and tell the other ranks whether any rank has data."""
+        if self._adds_there:
+            self._take_result()
         self._gradients.counters[0] = float(self._active > 0)
         self._write_tail()
 

@@ -14,7 +14,7 @@ from bluecomm.ops.reduce_op import Adasum, ReduceOp
 from bluecomm.ops.refusal import refuse
 from bluecomm.optim.algorithm import wait_for
 from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.handle import abandon_all
+from bluecomm.runtime.handle import DoneHandle, abandon_all
 
 
 def splits_allreduce(
@@ -45,6 +45,7 @@ class SplitAllreduce:
     """Two operations in place: on values of a device, and on a tail of the host.
 
     Wait for ``values``, then call ``wait_for_tail``; if the wait fails, ``abandon``.
+    A chain of operations waits for ``tail`` itself.
 
     Args:
         comm: Ranks that take part.
@@ -57,6 +58,7 @@ class SplitAllreduce:
 
     Attributes:
         values: Handle of the result, which is in ``values`` itself.
+        tail: Handle of the result on the host, which is in ``tail`` itself.
     """
 
     def __init__(
@@ -69,13 +71,12 @@ class SplitAllreduce:
         divisor: float = 1.0,
         name: str,
     ) -> None:
-        self._tails: list[Handle[torch.Tensor]] = []
+        self.tail: Handle[torch.Tensor] = DoneHandle(tail)
         try:
             if tail.numel():
-                handle = allreduce_parts_nonblocking(
+                self.tail = allreduce_parts_nonblocking(
                     tail, (), op=op, name=name_of_tail(name), process_set=comm
                 )
-                self._tails.append(handle)
         except Exception as error:
             refuse(comm, [("allreduce", name, None)], error)
             raise
@@ -93,12 +94,11 @@ class SplitAllreduce:
         Raises:
             BluecommError: Its operation failed.
         """
-        for handle in self._tails:
-            wait_for(handle)
+        wait_for(self.tail)
 
     def abandon(self) -> None:
         """End the operation on the tail, because that on the values has failed."""
-        abandon_all(self._tails, "the operation on the values has failed")
+        abandon_all([self.tail], "the operation on the values has failed")
 
 
 def name_of_tail(name: str) -> str:

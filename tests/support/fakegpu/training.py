@@ -42,11 +42,11 @@ def make_model(*, has_unused: bool = False) -> Digits:
     return Digits(has_unused=has_unused)
 
 
-def make_batches() -> list[torch.Tensor]:
+def make_batches(ranks: int = RANKS) -> list[torch.Tensor]:
     """Return images and labels of each step of each rank."""
     generator = torch.Generator().manual_seed(0)
     batches = []
-    for _ in range(RANKS * STEPS):
+    for _ in range(ranks * STEPS):
         batches.append(torch.randn(6, 16, generator=generator))
         batches.append(torch.randint(4, (6,), generator=generator))
     return batches
