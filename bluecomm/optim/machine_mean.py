@@ -12,6 +12,7 @@ from bluecomm.device.staging import HostCopy, values_on_host
 from bluecomm.ops.refusal import Operation
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.flat import flat_empty
 from bluecomm.optim.machines import MachineExchange, Machines
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import DoneHandle, MappedHandle
@@ -35,8 +36,9 @@ class Published:
 class MachineMean:
     """Takes the mean of a machine's values, and gives its ranks what follows from it.
 
-    All of this happens on the host. Values on a device are copied there first, which
-    waits for the device.
+    If NCCL adds the values of a machine, they stay on their device. Otherwise all of
+    this happens on the host, and values on a device are copied there first, which waits
+    for the device.
 
     Behind the values, messages inside the machine have one number per parameter: bit
     ``k`` says that the ``k``-th of the machines that exchange could not send it.
@@ -45,15 +47,25 @@ class MachineMean:
         machines: The machines of the optimizer's ranks.
         bucket: The bucket.
         dtype: Type of the values; a floating-point type of at least 32 bits.
+        on_host: Whether all of this happens on the host, also if the parameters are on
+            a device. Otherwise NCCL adds values of a device; see ``Machines.adds_on``.
     """
 
-    def __init__(self, machines: Machines, bucket: Bucket, dtype: torch.dtype) -> None:
+    def __init__(
+        self, machines: Machines, bucket: Bucket, dtype: torch.dtype, *, on_host: bool
+    ) -> None:
         self._machines = machines
         self._name = f"{bucket.name}.machine"
-        numel = bucket.numel
-        # Operations in shared memory read it without a copy.
-        self._flat = shared_empty(numel + len(bucket.slots), dtype)
-        self._values, self._faults = self._flat[:numel], self._flat[numel:]
+        self._staging = None if on_host else bucket.staging
+        numel, faults = bucket.numel, len(bucket.slots)
+        self._flat: torch.Tensor | None = None
+        if self._staging is None:
+            # Operations in shared memory read it without a copy.
+            self._flat = shared_empty(numel + faults, dtype)
+            self._values, self._faults = self._flat[:numel], self._flat[numel:]
+        else:
+            self._values = flat_empty(numel, dtype, self._staging)
+            self._faults = torch.empty(faults, dtype=dtype)
 
     def start(
         self,
@@ -73,11 +85,13 @@ class MachineMean:
                 first.
 
         Returns:
-            The outcome of ``publish``, on the host, the same on all ranks of a machine;
-            on a single machine the mean.
+            The outcome of ``publish``, where the values are added. It is the same on
+            all ranks of a machine; on a single machine it is the mean.
         """
-        limit_s = self._machines.local.world.config.operation_timeout_s
-        self._values.copy_(values_on_host(values, self._name, limit_s))
+        if self._staging is None:
+            limit_s = self._machines.local.world.config.operation_timeout_s
+            values = values_on_host(values, self._name, limit_s)
+        self._values.copy_(values)
         self._faults.zero_()
 
         def between() -> Handle[Any]:
@@ -104,4 +118,10 @@ class MachineMean:
             return Published(self._values if is_intact else None, found)
 
         exchange = MachineExchange(self._machines, self._name, between, refused)
-        return MappedHandle(exchange.start(HostCopy(self._flat, None)), read)
+        return MappedHandle(self._start(exchange), read)
+
+    def _start(self, exchange: MachineExchange) -> Handle[Any]:
+        if self._flat is not None:
+            return exchange.start(HostCopy(self._flat, None))
+        assert self._staging is not None
+        return exchange.start_on_device(self._values, self._faults, self._staging)

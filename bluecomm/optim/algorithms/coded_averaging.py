@@ -74,8 +74,6 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
                 f"got {codec!r}"
             )
         super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
-        # The thread of callbacks uses it then, which has no stream of the program's.
-        self.is_on_host = hierarchical
         self._codec = codec
         self._is_hierarchical = hierarchical
         if hierarchical:
@@ -186,7 +184,7 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             result, target = published.values, bucket.parameters.next
             if result is None:
                 return target.copy_(current)
-            if self._machines is not None:
+            if self.is_on_host:
                 result = values_beside(target, result)
             return target.copy_(result)
 
@@ -249,6 +247,13 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
         return iter(())  # a round begins with operations of other communicators
 
     def _make_memory(self, buckets: Sequence[Bucket]) -> None:
+        machines = self._machines
+        # Without NCCL the thread of callbacks adds, outside the program's stream.
+        self.is_on_host = machines is not None and not all(
+            machines.adds_on(bucket.staging, bucket.dtype)
+            for bucket in buckets
+            if bucket.staging is not None
+        )
         super()._make_memory(buckets)
         if self._has_rounds and self._publishes:
             self._coded = {
@@ -257,10 +262,13 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
                 )
                 for bucket in buckets
             }
-        if self._machines is not None:
+        if machines is not None:
             self._means = {
                 bucket: MachineMean(
-                    self._machines, bucket, self.memory.dtype_for(bucket)
+                    machines,
+                    bucket,
+                    self.memory.dtype_for(bucket),
+                    on_host=self.is_on_host,
                 )
                 for bucket in buckets
             }
