@@ -27,7 +27,9 @@ from tests.support.fakegpu.training import (
     distribute,
     make_batches,
     make_model,
+    train_scaled,
     train_steps,
+    train_unevenly,
 )
 from tests.support.ranks import run_ranks
 
@@ -102,6 +104,24 @@ def test_training_is_that_of_the_host_but_for_rounding(
     for first, second in (found[:2], found[2:]):
         for name, values in first.items():
             assert all(map(torch.equal, values, second[name])), name
+
+
+def train_otherwise(batches: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+    options = {"algorithm": "bytegrad", "hierarchical": True, **SMALL}
+    return {
+        "uneven": train_unevenly(batches, options=options),
+        **train_scaled({"scaled": options}, batches),
+    }
+
+
+def test_scalers_and_ranks_without_data_work_as_on_the_host():
+    batches = make_batches(RANKS)
+    machines = {"ranks_per_machine": 2}
+    expected = run_ranks(RANKS, train_otherwise, batches, **machines)
+    found = run_ranks_on_gpus(
+        RANKS, train_otherwise, batches, environment=NCCL, **machines
+    )
+    torch.testing.assert_close(found, expected)
 
 
 def step(model: Any, optimizer: Any) -> None:

@@ -124,17 +124,20 @@ def train_scaled(
 
 
 def train_unevenly(
-    batches: list[torch.Tensor], join: Callable[[Any], int] = lambda one: one.join()
+    batches: list[torch.Tensor],
+    join: Callable[[Any], int] = lambda one: one.join(),
+    options: Mapping[str, Any] = SMALL,
 ) -> list[torch.Tensor]:
     """Return the parameters after a training in which rank 0 has the fewest steps.
 
     Args:
         batches: The batches of all ranks.
         join: Takes the optimizer and joins; returns the last rank to do so.
+        options: Options of the optimizer.
     """
     model = place(make_model())
     bf.broadcast_parameters(model)
-    optimizer = distribute(model, SMALL)
+    optimizer = distribute(model, options)
     for images, labels in zip(
         batches[: 2 * bf.rank() + 2 : 2],
         batches[1 : 2 * bf.rank() + 3 : 2],
@@ -143,5 +146,5 @@ def train_unevenly(
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    assert join(optimizer) == RANKS - 1
+    assert join(optimizer) == bf.size() - 1
     return [one.detach().clone() for one in model.parameters()]
