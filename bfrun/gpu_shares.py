@@ -26,7 +26,7 @@ def gpus_of_rank(
         gpus: Its visible GPUs.
         each: Number of GPUs of each rank (``--gpus-per-rank``).
         position: Number of the rank among those of the host.
-        ranks: Number of these.
+        ranks: Number of ranks of the host.
         is_shared: Whether ranks may use the same GPU (``--share-gpus``); then they take
             turns.
 

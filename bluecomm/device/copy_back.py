@@ -34,10 +34,10 @@ class Filler(Protocol):
 
 
 class CopyBack:
-    """The way of one result from the host to a device.
+    """Copies one result from the host to a device.
 
-    ``finish`` copies the result. Before, ``take`` may copy its first parts, while the
-    engine computes the others. Used by one thread at a time.
+    ``finish`` copies the result. ``take`` may copy its first parts before that, while
+    the engine computes the others. Used by one thread at a time.
 
     Args:
         staging: Copies to the device.

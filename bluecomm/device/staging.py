@@ -187,7 +187,7 @@ class Staging(abc.ABC):
         return CopyBack(self, values, tensor).finish()
 
     def copy_back(self, values: torch.Tensor, target: torch.Tensor | None) -> CopyBack:
-        """Return the way back of a result that is being computed.
+        """Return what copies a result to the device while it is being computed.
 
         Args:
             values: Memory of ``empty_on_host`` that gets the result.
@@ -396,7 +396,7 @@ class CudaStaging(Staging):
             self._running.append((use, memory))
 
     def _drop_ended(self, most: int) -> None:
-        """Drop the memory of copies and calls that have ended, of ``most`` asked."""
+        """Drop memory of copies and calls that have ended; ask at most ``most``."""
         # Dropped without the lock, because memory may go back to the system.
         ended: list[_Use] = []
         with self._lock:

@@ -51,9 +51,9 @@ def pieces_of(numel: int, codec: Codec, size: int) -> tuple[list[int], list[int]
 class CodedExchange:
     """An allreduce of a fixed size, in two halves; its rounds follow one another.
 
-    A message of the first half begins with a head of the caller's, which is not
-    encoded. One of the second half begins with a byte, which is 1 if the owner could
-    not encode its result.
+    A message of the first half begins with a head, which the caller makes and which is
+    not encoded. A message of the second half begins with a byte, which is 1 if the
+    owner could not encode its result.
 
     Attributes:
         is_finite: Whether all owners could encode their results of the last round.

@@ -16,8 +16,8 @@ _TURNS = 64
 def follow_up_name(comm: Communicator, call: Call[Any], word: str) -> str:
     """Return the name of a call that follows from one that has just been started.
 
-    It is the same on all ranks. They may start what follows from the calls of one name
-    in different orders, so the count of these calls is part of the name.
+    The name is the same on all ranks. Ranks may start the calls that follow in another
+    order than the calls of one name before them, so the count of those is part of it.
 
     Args:
         comm: Members that take part.

@@ -52,7 +52,7 @@ class RowExchange:
     Attributes:
         result: The stacked rows, once the work is complete.
         rows: Number of rows from each sender that took part.
-        gone: Members that did not, because they were lost before.
+        gone: Members that did not take part, because they were lost before.
     """
 
     def __init__(
@@ -242,7 +242,8 @@ class NcclGather:
         """
         fails_on_all = isinstance(error, MismatchError)
         if isinstance(numbers, TransactionHandle):
-            # It ends alike on all members, unless time was up in the last moment.
+            # A transaction ends alike on all members, unless its deadline has passed
+            # in the barrier of its end.
             is_late = isinstance(error, CommunicationTimeout)
             fails_on_all = not (is_late and numbers.transaction.commit is not None)
         if not fails_on_all and not is_marked(error):

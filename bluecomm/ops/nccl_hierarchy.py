@@ -1,10 +1,11 @@
 """One hierarchical_neighbor_allreduce through NCCL, in several calls.
 
 All members first agree that they call. Then the members of a machine add their
-tensors, so that each gets a slice of the mean. Each exchanges its slice with the
-members of other machines that have the same one. In the end the members of a machine
-give each other their slices. If machines have unlike numbers of members, the first
-member of each has the only slice. docs/notes/nccl-backend.md has the states.
+tensors, so that each gets a slice of the mean. Each member exchanges its slice with
+the members of other machines that have the same one. In the end the members of a
+machine gather their slices. If machines have unlike numbers of members, the first
+member of each machine has the whole mean as its slice. docs/notes/nccl-backend.md has
+the states.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _Step = tuple[str, Communicator, Callable[[], NcclWork]]
 
 
 class _Agreement:
-    """No messages; all members learn that their calls match."""
+    """Work without messages, by which all members learn that their calls match."""
 
     def make_ticket(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float

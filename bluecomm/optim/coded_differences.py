@@ -156,7 +156,7 @@ class CodedDifferences:
         )
 
         def read(messages: torch.Tensor) -> Mapping[int, PublishedChange]:
-            # It has come, unless nobody receives it.
+            # The copy to the host has ended, unless no rank receives the message.
             sent.wait(name, self._comm.world.config.operation_timeout_s)
             found = {self._comm.rank: self._read(sent.values, own)}
             for member in sources:

@@ -86,8 +86,8 @@ class Communicator:
             rank. By default, those of a communicator without an owner are repeated.
         may_use_nccl: Whether NCCL may carry out its operations on tensors of a GPU. By
             default, it may if the communicator has no owner.
-        may_exist: Whether the engine may know its members already, because a signal
-            handler has raised while this communicator was made before.
+        may_exist: Whether the engine may know its members already, because an earlier
+            attempt to make this communicator was interrupted by a signal handler.
     """
 
     def __init__(

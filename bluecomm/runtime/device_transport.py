@@ -113,9 +113,9 @@ def choose_device_transport(
 ) -> DeviceTransport:
     """Return the path of tensors on CUDA devices.
 
-    Without a setting (``auto``) it is NCCL if each rank has a GPU of its own and the
-    same NCCL.
-    Otherwise rank 0 says why not when it first passes such a tensor to an operation.
+    Without a setting (``auto``) the path is NCCL if each rank has a GPU of its own and
+    the same version of NCCL. Otherwise rank 0 warns why not when it first passes such a
+    tensor to an operation.
 
     Args:
         config: Settings.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ResultParts(Protocol):
-    """Takes the parts of a result; the end of the operation takes what is left."""
+    """Takes the first parts of a result; the end of the operation takes the rest."""
 
     @property
     def wanted(self) -> int:

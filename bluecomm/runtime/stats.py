@@ -379,7 +379,8 @@ def to_device_stats(
         nccl: Counters of NCCL.
         copies: Counters of copies.
         work: Counters of what devices did.
-        overlapped: Bytes to the host that the engine did not wait for.
+        overlapped: Bytes that were still being copied to the host when their operation
+            started.
     """
     return DeviceStats(
         nccl_calls=nccl.calls,

@@ -67,7 +67,7 @@ class GroupCalls:
         self._messages: collections.Counter[tuple[int, int, int]] = (
             collections.Counter()
         )
-        # Copies the tensors of the latest call that had some on a device.
+        # The staging of the latest call with tensors on a device.
         self._device: Staging | None = None
         # The work of the calls between the two hooks of Coalescing.
         self._collected: GroupWork | None = None

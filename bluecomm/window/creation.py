@@ -225,7 +225,7 @@ def _topology_of(comm: Communicator) -> str:
 def _placement(
     comm: Communicator, tensor: torch.Tensor, name: str, is_taken: bool
 ) -> SlotPlacement | NcclPlacement:
-    """Return the offer of a place for the values; that of a taken name is empty."""
+    """Return this rank's offer of slots; it is empty if the window's name is taken."""
     if comm.world.config.windows == "nccl" and not is_taken:
         return NcclPlacement(comm, tensor, name, is_combined=is_combined(tensor))
     return SlotPlacement(comm, tensor, is_taken=is_taken)

@@ -97,10 +97,10 @@ class DeviceSlots:
         return self._own(_MAILBOX_SLOTS * len(self.offer.in_neighbors) + slot)
 
     def attach(self, native: Window) -> None:
-        """Do nothing: the words say all."""
+        """Do nothing, because the slots need no words."""
 
     def may_take(self, rank: int, operation: str, limit_s: float) -> bool:
-        """Return ``True``: what is published has arrived."""
+        """Return ``True``, because a published value has arrived."""
         return True
 
     def write(

@@ -60,9 +60,9 @@ class DeviceValues:
         slots.attach(native)
         self._left = {rank: _Left(initial) for rank in native.sources()}
         self._lock = threading.Lock()
-        # Behind copies that the host waits for, or did not see the end of in time.
+        # Points behind copies that the host waits for, or whose end came too late.
         self._copies: list[Point | None] = []
-        # Behind the kernels of the last update, which may still read front slots.
+        # The point behind kernels of the last update, which may still read front slots.
         self._readers: Point | None = None
 
     def publish(self, own: torch.Tensor, operation: str, limit_s: float) -> None:
@@ -223,7 +223,7 @@ class DeviceValues:
             self._await_readers(operation, limit_s)
 
     def _settle(self, operation: str, limit_s: float) -> None:
-        """Wait for copies: those of an earlier call, if that did not see their end."""
+        """Wait for copies, also those of an earlier call that has timed out."""
         while self._copies:
             if (copy := self._copies[0]) is not None:
                 wait_on_host(copy, operation, limit_s)

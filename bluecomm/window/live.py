@@ -221,7 +221,7 @@ class LiveWindow:
     def awaits_answers(self, targets: Sequence[tuple[int, float]]) -> bool:
         """Return whether a put must have ended before the next one begins.
 
-        Only the answer of a target on another machine says which slot is written next.
+        A target on another machine says in its answer which slot is written next.
         """
         return self.device is not None and not all(
             self.native.shares_mailbox(rank) for rank, _ in targets

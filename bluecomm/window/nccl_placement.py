@@ -28,8 +28,8 @@ class NcclPlacement:
         is_combined: Whether kernels add tensors of this type as the engine does.
 
     Attributes:
-        offer: The offer; a text says why there is none, and is empty if such a window
-            is memory of the host without an error.
+        offer: The offer, or a text that says why there is none. An empty text lets all
+            ranks use memory of the host, without an error.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class NcclPlacement:
         All ranks get the same answer.
 
         Raises:
-            BluecommError: Some ranks cannot use NCCL so; the text names one.
+            BluecommError: Some ranks cannot put through NCCL; the text names one.
             PeerLostError: A rank is lost.
             CommunicationTimeout: A rank has not come in time.
         """

@@ -23,7 +23,7 @@ _MAILBOX_SLOTS = 3
 _FIRST_BACK = 1
 # Slots begin at multiples of this many bytes, as torch's tensors do.
 _ALIGNMENT = 512
-# How often the host looks whether NCCL has got further.
+# How often the host looks whether NCCL has finished.
 _POLL_S = 0.0001
 # How often the host looks whether a rank is lost meanwhile.
 _LOOK_S = 0.01
@@ -34,7 +34,7 @@ _CLOSE_S = 10.0
 
 
 class NcclOffer(NamedTuple):
-    """What a rank tells the others of its slots.
+    """What a rank tells the others about its slots.
 
     Attributes:
         id: NCCL's id, with which all ranks connect; empty on all but the first rank.
@@ -124,7 +124,7 @@ class NcclSlots:
         self._await_point(self.staging.point(), *what)
 
     def attach(self, native: Window) -> None:
-        """Tell of the engine's window, which knows lost ranks and signals."""
+        """Set the engine's window, which knows lost ranks and signals."""
         self._native = native
 
     def mailbox(self, rank: int, slot: int) -> torch.Tensor:
@@ -170,10 +170,10 @@ class NcclSlots:
         return self._at(self._copy_of(rank, slot)).clone()
 
     def may_take(self, rank: int, operation: str, limit_s: float) -> bool:
-        """Let the current stream follow what an in-neighbor has published last.
+        """Make the current stream wait for what an in-neighbor has published last.
 
         Returns:
-            Whether it does; not after a failure of NCCL.
+            Whether the value may be taken; not after a failure of NCCL.
         """
         assert self._native is not None
         signal = self._native.next_signal(rank)
@@ -195,7 +195,7 @@ class NcclSlots:
         """End the communicator, and free the memory; no rank puts any more."""
         try:
             for rank in self._sources:
-                # NCCL may not have written yet what was not taken.
+                # NCCL may still be writing values that this rank has not taken.
                 if self.may_take(rank, "win_free", _CLOSE_S):
                     self._await_point(self.staging.point(), "win_free", _CLOSE_S)
             self._call(self._puts.close, "win_free", _CLOSE_S)
@@ -218,7 +218,7 @@ class NcclSlots:
         return _MAILBOX_SLOTS * before + slot
 
     def _follow(self, rank: int, count: int, operation: str, limit_s: float) -> None:
-        """Let the current stream follow the next puts of an in-neighbor."""
+        """Make the current stream wait for the next puts of an in-neighbor."""
         self._call(lambda: self._puts.await_puts(rank, count), operation, limit_s, rank)
         self._awaited[rank] += count
         self.staging.follow(self._puts.point())
@@ -347,4 +347,4 @@ class _Failure(NamedTuple):
 
 
 class _NotInTime(RuntimeError):
-    """NCCL has not got further before the deadline."""
+    """NCCL has not finished before the deadline."""

@@ -1,4 +1,4 @@
-"""The slots of a window that lie in memory of a device, as calls use them."""
+"""What calls need of the slots of a window that lie in memory of a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OutsideSlots(Protocol):
     has_gets: bool
 
     def attach(self, native: Window) -> None:
-        """Tell of the engine's window, which has the words of the slots."""
+        """Set the engine's window, which has the words of the slots."""
 
     def mailbox(self, rank: int, slot: int) -> torch.Tensor:
         """Return a slot of the mailbox of an in-neighbor."""
@@ -37,8 +37,8 @@ class OutsideSlots(Protocol):
     ) -> None:
         """Write a contiguous value to a slot of this rank's mailbox at a neighbor.
 
-        It is there when the device has done what the current stream has been given, or
-        when the reader calls ``may_take``.
+        The value has arrived when the device has done the current stream's work so far,
+        or, if neighbors put through NCCL, when the reader has called ``may_take``.
 
         Raises:
             BluecommError: The value cannot be written.
@@ -48,10 +48,10 @@ class OutsideSlots(Protocol):
         """Return a copy of what this rank has written to such a slot."""
 
     def may_take(self, rank: int, operation: str, limit_s: float) -> bool:
-        """Let the current stream follow what an in-neighbor has published last.
+        """Make the current stream wait for what an in-neighbor has published last.
 
         Returns:
-            Whether it does; not if values of neighbors arrive no more.
+            Whether the value may be taken; not if values of neighbors arrive no more.
         """
 
     def read(self, rank: int, slot: int) -> torch.Tensor:

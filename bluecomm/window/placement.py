@@ -35,8 +35,8 @@ class SlotPlacement:
     """What a rank has offered for one window, until all ranks have agreed.
 
     Attributes:
-        offer: The offer; a text says why there is none, and is empty if the program
-            need not know.
+        offer: The offer, or a text that says why there is none. It is empty if the
+            program need not know.
     """
 
     def __init__(

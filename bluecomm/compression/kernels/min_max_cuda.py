@@ -43,26 +43,26 @@ _ordered, _scale_of, _upper_of, _code_of, _value_of = compiled_by(
 
 @_device
 def _lower_of(pair):  # type: ignore[no-untyped-def]
-    """Return the place of the smaller one of two values."""
+    """Return the position, in the order of floats, of the smaller of two values."""
     return _least(_ordered(np.int32(pair)), _ordered(np.int32(pair >> _UPPER_HALF)))
 
 
 @_device
 def _higher_of(pair):  # type: ignore[no-untyped-def]
-    """Return the place of the larger one of two values."""
+    """Return the position, in the order of floats, of the larger of two values."""
     return _greatest(_ordered(np.int32(pair)), _ordered(np.int32(pair >> _UPPER_HALF)))
 
 
 @_device
 def _extremes_of(values, first, count, lows, highs):  # type: ignore[no-untyped-def]
-    """Find the extremes of a chunk, whose bits the first items of arrays receive.
+    """Write the bits of a chunk's extremes to the first items of two shared arrays.
 
-    The two shared arrays have an item for each thread. ``values`` begin at a multiple
-    of 8 bytes, so that two of them are read at once.
+    The arrays have an item for each thread. ``values`` begin at a multiple of 8 bytes,
+    so that two of them are read at once.
     """
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    # A thread of its own for the value before the first pair, and behind the last one.
+    # One thread reads the value before the first pair, another the one behind the last.
     bits = values.view(np.int32)
     end = first + count
     if thread == 0:
@@ -103,7 +103,7 @@ def _extremes_of(values, first, count, lows, highs):  # type: ignore[no-untyped-
 
 @_device
 def _encode_chunk(values, first, count, out, start, lows, highs):  # type: ignore[no-untyped-def]
-    """Encode a chunk, with zeros as its head; return whether all is finite.
+    """Encode a chunk, with zeros as its head; return whether all values are finite.
 
     The first items of the shared arrays receive the bits of the extremes.
     """
@@ -164,7 +164,7 @@ def _decode_chunk(data, start, into, first, count, low, high):  # type: ignore[n
 
 @_kernel
 def encode(values, out, ranges, chunk, well):  # type: ignore[no-untyped-def]
-    """Encode chunks, and write which of them are finite; ranges as on CPUs."""
+    """Encode chunks, and write which of them are finite; ``ranges`` as on CPUs."""
     lows = cuda.shared.array(_MOST_THREADS, np.int32)
     highs = cuda.shared.array(_MOST_THREADS, np.int32)
     thread = cuda.threadIdx.x

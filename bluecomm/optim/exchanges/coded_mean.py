@@ -67,8 +67,8 @@ class CodedMean(Exchange):
         self._codec = codec
         self._feedback = feedback
         self._slots = slots
-        # The last messages. Operations in shared memory read those of the host without
-        # a copy; those that a device has encoded are there.
+        # The last messages, on the host or on the device that has encoded them. On the
+        # host they are in shared memory, where operations read them without a copy.
         self._sent: dict[str, torch.Tensor] = {}
         # Whether each device encodes; see ``encodes_there``.
         self._is_coder: dict[Staging | None, bool] = {}
@@ -298,5 +298,6 @@ def _blamed(bad: torch.Tensor, well: torch.Tensor) -> torch.Tensor:
         bad: Whether each of them is not finite.
         well: Whether all values can be encoded.
     """
-    # If none is, the sum with what was lost before exceeds float32.
+    # If all parameters are finite, their sum with what codes have lost exceeds float32,
+    # and all of them are blamed.
     return bad | ~(well | bad.any())

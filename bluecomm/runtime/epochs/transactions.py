@@ -165,7 +165,8 @@ class Transactions:
             transaction = self._begin(name, 0, in_background=False)
             if self.group is not None and not transaction.is_over:
                 made.group_id = self.group.group_id
-                # A loss that is passed on would not be one of this transaction's.
+                # Only the text is passed on: with the code of a loss the other members
+                # would take the failure for a loss in this transaction.
                 self._world.refuse(made, Reason(reason.text))
                 self._fail(transaction, BluecommError(reason.text))
 
