@@ -83,13 +83,13 @@ CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
         {"e3m0"},
     ),
 }
-# They read values of the device once, at the end of the warm-up.
+# Algorithms that read values of the device once, at the end of the warm-up.
 FREEZING = {"qadam", "onebit_adam", "zero_one_adam"}
-# Such reads of each parameter.
+# Number of these reads for each parameter.
 READS = 4
-# NCCL carries their codes.
+# Algorithms whose codes NCCL carries.
 THROUGH_NCCL = ["sparse_loco", "sparse late", "diloco"]
-# Their first round waits for the parameters, once for each bucket.
+# Algorithms whose first round waits for the parameters, once for each bucket.
 FIRST_WAITS = {"choco", "low precision"}
 
 

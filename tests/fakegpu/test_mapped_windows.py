@@ -294,9 +294,9 @@ def test_a_child_ends_nothing_and_shutdown_frees_all():
 class HandsSlotsOver:
     """The engine's window; declares the slots that it hands to other ranks.
 
-    The fake does not see what other processes do with them. So each is read or written
-    by the host when a word hands it over, which races with work that the host has not
-    seen the end of.
+    The fake does not see what other processes do with these slots. So the host reads or
+    writes a slot when a word hands it over. That races with device work whose end the
+    host has not seen.
 
     Args:
         name: Name of the window.
@@ -391,7 +391,7 @@ def without(skipped: str, seen: set[str]) -> Iterator[None]:
 
 
 def use_each_wait() -> None:
-    """Call what waits, with nothing between that shows the host the same work."""
+    """Make calls that wait, and none that would wait for the same work instead."""
     x = torch.ones(5)
     second, memory = bf.rank() == 1, this_memory()
     bf.win_create(x, "x", zero_init=True)

@@ -290,7 +290,7 @@ def put_for_ever(x: torch.Tensor) -> None:
     ("notices", "machines"), [("1", [0, 0, 0]), ("0", [0, 0, 0]), ("1", [0, 1, 2])]
 )
 def test_a_lost_rank_ends_puts(notices, machines):
-    """Whether NCCL notices the loss, or only the engine does."""
+    """Let NCCL and the engine notice the loss, or only the engine."""
     environment = {**BY_NCCL, "FAKEGPU_REMOTE_ERRORS": notices}
     with pytest.raises(AssertionError) as failure:
         run_ranks_on_gpus(

@@ -112,8 +112,8 @@ def test_groups_go_on_through_nccl(fault, tmp_path):
         assert tuple(LEFT) in groups
         assert "a part for each rank, lost ones too" in late
         assert {"allgather", "alltoall", "gather", "scatter"} < {*kinds}
-        # The last calls before a loss may be repeated, if only the lost rank has
-        # released them.
+        # The last calls before a loss are repeated if only the lost rank has released
+        # their results.
         for i in (0, 3, 4):
             ranks = LEFT if i > 2 else [*range(RANKS)]
             torch.testing.assert_close(results[i], expected_of(ranks, i))

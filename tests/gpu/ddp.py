@@ -14,7 +14,7 @@ from tests.support.fakegpu import ddp
 from tests.support.fakegpu.ranks import this_memory
 from tests.support.ranks import run_ranks
 
-# GPUs round otherwise in the passes of a model.
+# GPUs round differently from the host in the passes of a model.
 TOLERANCE = 1e-4
 RANKS = 2
 
