@@ -13,9 +13,9 @@
 
 namespace bluecomm::device {
 
-// Returns the length of the parts in which `nbytes` are copied. Others can work on the
-// first ones while the others are copied. Each part costs an event, so huge tensors
-// have longer ones.
+// Returns the length of the parts in which `nbytes` are copied. The engine can work on
+// the first parts while the others are copied. Each part costs an event, so the parts
+// of huge tensors are longer.
 std::size_t part_of(std::size_t nbytes);
 
 // A copy to the host in parts, one after another from the first byte on. As a gate it

@@ -66,9 +66,9 @@ struct NcclGroup {
   int first() const { return ranks.front(); }
 };
 
-// Returns work of the group `from` as members of the group `to`, which are ranks of
-// both, do it: without messages to and from others, and without reductions to them.
-// Member 0 takes the place of the root of a broadcast that is no member.
+// Returns work of the group `from` for the group `to`, whose members are a part of
+// it: without messages to and from other ranks, and without reductions to them. If the
+// root of a broadcast is not a member of `to`, member 0 becomes the root.
 NcclWork renumber(const NcclWork& work, const NcclGroup& from, const NcclGroup& to);
 
 // A communicator of NCCL that does not block: after each call that starts something,

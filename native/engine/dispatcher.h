@@ -120,10 +120,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   RequestId submit(PointCall call, RequestId id = 0);
   // Counts a call that this rank's program has refused to make, and tells the other
   // ranks, whose calls fail with the code, the text and the rank of `reason`; -1 stands
-  // for this rank. With another code than kMismatch the call is the part of a larger
-  // one that has failed here. Only the kind, the name and the group of
-  // `call` are needed, and, unless the whole group is informed, whatever decides which
-  // ranks take part. Does nothing for a pairwise call without its pair.
+  // for this rank. A code other than kMismatch says that `call` is one of several calls
+  // of a larger operation, which has failed here. Only the kind, the name and the group
+  // of `call` are needed, and, unless the whole group is informed, whatever decides
+  // which ranks take part. Does nothing for a pairwise call without its pair.
   enum class Informed { kParticipants, kGroup };
   void refuse(const Call& call, const Status& reason, Informed whom);
   // Returns how many operations with the group and name of `call` have been counted.
@@ -280,7 +280,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool fail_for_removers(Operation& operation);
   bool awaits_more(const Operation& operation, int peer) const;
   void fail_for_remover(Operation& operation, int remover);
-  // By default the text about this rank.
+  // Returns the text of failures because `remover`, by default this rank, has removed
+  // the group.
   std::string group_removed_text(std::optional<int> remover = std::nullopt) const;
   void tell_failed_device();
   void tell_all(MessageType type, const std::string& what);

@@ -99,7 +99,7 @@ class Operation final : public BaseRequest {
   // Whether the running phase waits for its gate only.
   bool awaits_gate() const { return awaits_gate_; }
 
-  // Counts only if all lengths are known at the start.
+  // Stays 0 until the end if lengths are not known at the start.
   std::size_t final_prefix() const override;
 
   // Starts the first phase. `channels` is indexed by global rank.
@@ -218,7 +218,7 @@ class Operation final : public BaseRequest {
   bool has_input_ = true;          // the whole input has been written
   std::size_t input_written_ = 0;  // its first bytes that have been, until then
   bool starts_early_ = false;      // it started before the whole input had been written
-  bool has_begun_anew_ = false;    // a gather has, after keep_own()
+  bool has_begun_anew_ = false;    // a gather has begun again, after keep_own()
 };
 
 }  // namespace bluecomm

@@ -126,7 +126,7 @@ class MailboxReader {
   Publication next() const;
   // Applies the pending publication to the value, and says what it was.
   Publication take_next();
-  // Returns whether there was one.
+  // The same; returns whether a publication was pending.
   bool take() { return take_next() != Publication::kNone; }
   // Returns the signal behind the pending publication, or else behind the front slot.
   std::uint64_t next_signal() const;

@@ -84,7 +84,7 @@ void Window::note_back(int out_neighbor, int back_slot, bool was_published) {
   if (edge == nullptr || back_slot < 0) return;
   const LockGuard lock(edge->mutex);
   edge->was_published = was_published;
-  // What could not be added to had been taken.
+  // If the sum was not published, the reader had taken the pending value.
   edge->pending = was_published ? std::optional(edge->back) : std::nullopt;
   edge->back = static_cast<std::uint32_t>(back_slot) % Mailbox::kSlots;
 }

@@ -35,7 +35,7 @@ struct WindowPut {
   bool accumulates = false;
   bool with_p = false;
   double p = 0.0;
-  // Of values that lie elsewhere, and targets that share no memory: whether the back
+  // For values that lie elsewhere, and targets that share no memory: whether the back
   // slots have the sums with the values that are pending there.
   bool is_sum = false;
 };

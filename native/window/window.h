@@ -108,8 +108,8 @@ class Window {
 
   // Return the back slot, and the pending publication, of the mailbox at a neighbor;
   // nothing if it is lost, or if a publication there has failed. put_directly()
-  // publishes the back slot. If the neighbor shares no memory, they are those of its
-  // last answer, and what was pending may have been taken; WindowPut then publishes.
+  // publishes the back slot. If the neighbor shares no memory, both come from its last
+  // answer, the pending value may have been taken since, and WindowPut publishes.
   std::optional<std::uint32_t> back_slot(int out_neighbor);
   std::optional<MailboxWriter::Pending> pending(int out_neighbor);
   // Publishes the back slot as the sum of the pending value and of another one, whose p
@@ -173,14 +173,14 @@ class Window {
   bool has_in_neighbor(int rank) const { return find_in_edge(rank) != nullptr; }
   // Returns the writer for values of an in-neighbor that arrive as messages.
   MailboxWriter& writer_for(int in_neighbor);
-  // Publishes the back slot of an in-neighbor without shared memory, as the sum with
-  // what is pending, or as a value alone. Returns false if nothing is pending, or if
-  // something is.
+  // Publishes the back slot of an in-neighbor without shared memory: as the sum with
+  // the pending value, or as a value alone. Returns false if nothing is pending for the
+  // sum, or if something is pending for the value alone.
   bool publish_for(int in_neighbor, Mailbox::Meta meta, bool is_sum);
   // Notes an out-neighbor's answer to a publication: the back slot from now on. The
   // peer may send any number.
   void note_back(int out_neighbor, int back_slot, bool was_published);
-  // A publication has failed, so that the back slot at the neighbor is not known.
+  // Notes that a publication has failed, so the back slot at the neighbor is unknown.
   void forget_back(int out_neighbor);
   // Replaces the value that an in-neighbor has left; see MailboxReader::replace().
   void replace(int in_neighbor, std::vector<std::byte>& bytes, Mailbox::Meta meta);
@@ -220,7 +220,7 @@ class Window {
     SharedBytes shared GUARDED_BY(mutex);
     std::optional<MailboxWriter> writer GUARDED_BY(mutex);
     std::uint64_t signal GUARDED_BY(mutex) = 0;  // of the next publication
-    // Of values that lie elsewhere: what a neighbor without shared memory has answered.
+    // For values that lie elsewhere: the answers of a neighbor without shared memory.
     std::uint32_t back GUARDED_BY(mutex) = Mailbox::kFirstBack;
     std::optional<std::uint32_t> pending GUARDED_BY(mutex);
     bool was_published GUARDED_BY(mutex) = true;
