@@ -48,7 +48,7 @@ class DeviceSlots:
 
     Attributes:
         staging: The device.
-        offer: What the neighbors need to map the slots.
+        offer: Tells the neighbors how to map the slots.
     """
 
     has_gets = True

@@ -19,7 +19,7 @@ from bluecomm.window.nccl_slots import NcclOffer, NcclSlots
 
 
 class NcclPlacement:
-    """What a rank has offered for one window, until all ranks have agreed.
+    """This rank's offer of slots for one window, and the agreement of all ranks.
 
     Args:
         comm: The ranks.

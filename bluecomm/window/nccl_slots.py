@@ -34,7 +34,7 @@ _CLOSE_S = 10.0
 
 
 class NcclOffer(NamedTuple):
-    """What a rank tells the others about its slots.
+    """A rank's slots, as it offers them to the other ranks.
 
     Attributes:
         id: NCCL's id, with which all ranks connect; empty on all but the first rank.
@@ -67,7 +67,7 @@ class NcclSlots:
 
     Attributes:
         staging: The device.
-        offer: What the other ranks need.
+        offer: Tells the other ranks how to connect and where to put.
     """
 
     has_gets = False

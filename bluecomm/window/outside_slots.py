@@ -1,4 +1,4 @@
-"""What calls need of the slots of a window that lie in memory of a device."""
+"""The interface of slots of a window that lie in memory of a device."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def is_combined(tensor: torch.Tensor) -> bool:
 
 
 class SlotPlacement:
-    """What a rank has offered for one window, until all ranks have agreed.
+    """This rank's offer of slots for one window, and the agreement of all ranks.
 
     Attributes:
         offer: The offer, or a text that says why there is none. It is empty if the

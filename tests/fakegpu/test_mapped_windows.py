@@ -177,7 +177,7 @@ def refuse() -> dict[str, list[str]]:
         bf.win_free("x")
         logging.getLogger("bluecomm").removeHandler(messages)
         warnings[fault] = messages.texts
-    # Nothing of a refusal stays.
+    # A refusal leaves no memory and no mapping behind.
     bf.win_create(x, "x")
     assert is_mapped("x")
     bf.win_free("x")
