@@ -24,7 +24,8 @@ class PendingSends {
     Lease& lease;  // of the memory that the messages read
   };
 
-  // Which messages start before their bytes are final, if the transport can do that.
+  // Says which messages start before their bytes are final, if the transport can do
+  // that.
   enum class Growing {
     kNone,
     kBetweenMachines,  // not those whose memory the peers share or copy at once

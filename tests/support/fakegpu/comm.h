@@ -89,7 +89,7 @@ struct FakeComm {
   std::mutex peers_mutex;  // held while an operation runs
   std::vector<fakegpu::Peer> peers;
 
-  // Of one-sided puts; null before the first window.
+  // The state of one-sided puts; null before the first window.
   std::shared_ptr<fakegpu::OneSided> one_sided;
 };
 

@@ -33,7 +33,7 @@ struct Export {
 };
 static_assert(sizeof(Export) <= sizeof(CUipcMemHandle));
 
-// What processes share about an exported allocation.
+// Facts about an exported allocation, in memory that processes share.
 struct Table {
   std::atomic<std::uint32_t> serial;  // 0 once it is freed
   std::array<std::atomic<int>, 64> mappers;

@@ -162,7 +162,8 @@ void fakegpu_hold(CUstream handle, int on) {
   world().changed.notify_all();
 }
 
-// So many more copies to the host start, on all streams together; below 0: any number.
+// Limits how many more copies to the host start, on all streams together. There is no
+// limit if the number is below 0.
 void fakegpu_limit_copies_to_host(int number) {
   const std::scoped_lock lock(world().mutex);
   world().copies_to_host_left = number;

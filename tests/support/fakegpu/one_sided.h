@@ -43,7 +43,7 @@ struct Put {
   bool is_written = false;
 };
 
-// What this rank has of another one's puts.
+// The state of another rank's puts into memory of this rank.
 struct Source {
   int actor = 0;               // stands for the other rank in clocks
   std::uint64_t signals = 0;   // raised so far
