@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from bluecomm.runtime import current_communicator
 from bluecomm.window import nccl_slots
 from bluecomm.window.live import find
 from bluecomm.window.nccl_slots import NcclSlots
+from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -257,8 +260,8 @@ def test_a_failure_of_nccl_is_an_error_until_the_window_is_made_again():
     assert "Puts of this window fail until win_free and win_create" in first
 
 
-def lose_a_rank(machines: list[int]) -> str:
-    """Return the errors of puts after rank 2 was killed."""
+def lose_a_rank(machines: list[int], folder: Path) -> None:
+    """Fail with the error of a put after rank 2 was killed."""
     x = torch.full((4,), float(bf.rank() + 1))
     bf.win_create(x, "x", zero_init=True)
     bf.win_put(x, "x")
@@ -270,14 +273,22 @@ def lose_a_rank(machines: list[int]) -> str:
     bf.barrier()
     if bf.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(bf.PeerLostError) as raised:
+    with (
+        # NCCL may notice the loss long before the engine does.
+        mock.patch.object(nccl_slots, "_LOSS_S", DEADLINE_S),
+        pytest.raises(bf.PeerLostError) as raised,
+    ):
         put_for_ever(x)
     if os.environ["FAKEGPU_REMOTE_ERRORS"] == "1":
         with pytest.raises(bf.PeerLostError, match="rank 2"):
             bf.win_put(x, "x", dst_weights=[1 - bf.rank()])
+        # A rank that has left is lost, too, and the other one might name it.
+        say(folder, f"past-{bf.rank()}")
+        hear(folder, f"past-{1 - bf.rank()}")
     # The values that were taken stay.
     total = bf.win_update("x", 1.0, others(), clone=True)
     assert total[0].item() == 6
+    # A failure, since the rank that died fails the run anyway.
     raise AssertionError(f"survivor: {raised.value}")
 
 
@@ -289,7 +300,7 @@ def put_for_ever(x: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("notices", "machines"), [("1", [0, 0, 0]), ("0", [0, 0, 0]), ("1", [0, 1, 2])]
 )
-def test_a_lost_rank_ends_puts(notices, machines):
+def test_a_lost_rank_ends_puts(notices, machines, tmp_path):
     """Let NCCL and the engine notice the loss, or only the engine."""
     environment = {**BY_NCCL, "FAKEGPU_REMOTE_ERRORS": notices}
     with pytest.raises(AssertionError) as failure:
@@ -297,9 +308,11 @@ def test_a_lost_rank_ends_puts(notices, machines):
             RANKS,
             lose_a_rank,
             machines,
+            tmp_path,
             lost=[2],
             environment=environment,
             machines=machines,
+            report_s=DEADLINE_S,
         )
     assert str(failure.value).count("survivor: win_put 'x'") == 2
 
