@@ -8,8 +8,7 @@ import os
 import select
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
@@ -19,6 +18,7 @@ import bluecomm as bf
 from bluecomm.device import runtime
 from bluecomm.runtime import device_transport, nccl_calls
 from tests.support.deadlines import DEADLINE_S
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import restore_fake, set_fake
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.ranks import FakeRuntime, run_ranks_on_gpus
@@ -32,15 +32,6 @@ NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 MISSING = "NCCL cannot be loaded: libnccl.so.2: cannot open shared object file"
 # The reason that CUDA gives for an error of an earlier kernel.
 OF_THE_PROGRAM = "a kernel or copy that the program has started before failed"
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the type and the text of the error that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 # -- no NCCL ---------------------------------------------------------------------------
@@ -59,7 +50,7 @@ def without_nccl() -> Iterator[None]:
 
 def call_without_nccl() -> str:
     with without_nccl() if bf.rank() == 1 else contextlib.nullcontext():
-        return error_of(lambda: bf.allreduce(torch.ones(4)))
+        return error_text(lambda: bf.allreduce(torch.ones(4)))
 
 
 def test_a_missing_nccl_is_an_error_on_all_ranks():
@@ -132,7 +123,7 @@ def fail_before_a_call(fault: str) -> list[str]:
     # The first call may end before its rank or the other one notices.
     while not found or found[-1] == "no error":
         assert time.monotonic() < deadline
-        found.append(error_of(lambda: bf.allreduce(x)))
+        found.append(error_text(lambda: bf.allreduce(x)))
     return found
 
 
@@ -157,7 +148,7 @@ def fork_between_calls() -> tuple[str, list[float]]:
         child = os.fork()
     if child == 0:
         try:
-            os.write(writer, error_of(lambda: bf.allreduce(x)).encode())
+            os.write(writer, error_text(lambda: bf.allreduce(x)).encode())
         finally:
             os._exit(0)
     os.close(writer)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.fakegpu.test_nccl_operations import NCCL, error_of, gradient_of
+from tests.fakegpu.test_nccl_operations import NCCL, gradient_of
 from tests.support.deadlines import DEADLINE_S
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
 from tests.support.ranks import RankFailure, run_ranks
@@ -141,12 +142,12 @@ def differ_on_a_machine() -> list[str]:
     wrong = x.int() if rank == 3 else x
     unfit = {"unfit": 1} if rank == 3 else {}
     found = [
-        error_of(lambda y=y: bf.allreduce(y, None, True, name="inside"))
+        error_text(lambda y=y: bf.allreduce(y, None, True, name="inside"))
         for y in (narrow, host, wrong)
     ]
     assert bf.allreduce(x, None, True, op=bf.Sum).tolist() == [2.0] * 4
-    found.append(error_of(lambda: bf.allreduce(wrong, None, True)))
-    found.append(error_of(lambda: bf.allreduce(x, None, True, **unfit)))
+    found.append(error_text(lambda: bf.allreduce(wrong, None, True)))
+    found.append(error_text(lambda: bf.allreduce(x, None, True, **unfit)))
     assert bf.allreduce(x, None, True, op=bf.Sum).tolist() == [2.0] * 4
     return found
 
@@ -186,7 +187,9 @@ def fail_midway(fault: str) -> list[str]:
     bf.hierarchical_neighbor_allreduce(x)
     if bf.rank() == 1:
         set_fake(FAIL=fault)
-    texts = [error_of(lambda: bf.hierarchical_neighbor_allreduce(x)) for _ in range(3)]
+    texts = [
+        error_text(lambda: bf.hierarchical_neighbor_allreduce(x)) for _ in range(3)
+    ]
     if fault.endswith("kill"):
         # A failure, since the rank that died fails the run anyway.
         raise AssertionError(f"survivor: {texts[-1]}")

@@ -18,6 +18,7 @@ from bluecomm.ops import nccl_gather, start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
@@ -374,37 +375,28 @@ def test_each_wait_is_needed(expected, tmp_path):
 # --- Errors --------------------------------------------------------------------------
 
 
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the type and the text of the error that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def differ() -> list[str]:
     """Return errors of calls that differ, between calls that do not."""
     x = torch.ones(4)
     rank = bf.rank()
-    found = [error_of(lambda: bf.allreduce(x[: 4 - rank % 2], name="shape"))]
+    found = [error_text(lambda: bf.allreduce(x[: 4 - rank % 2], name="shape"))]
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
-    found.append(error_of(lambda: bf.broadcast(x, rank % 2, name="root")))
+    found.append(error_text(lambda: bf.broadcast(x, rank % 2, name="root")))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     host = x.cpu() if rank == 1 else x
-    found.append(error_of(lambda: bf.allreduce(host, name="host")))
+    found.append(error_text(lambda: bf.allreduce(host, name="host")))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
-    found.append(error_of(lambda: bf.allgather(host, name="rows")))
+    found.append(error_text(lambda: bf.allgather(host, name="rows")))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     narrow = x.view(4, 1) if rank == 1 else x.view(2, 2)
-    found.append(error_of(lambda: bf.allgather(narrow, name="columns")))
+    found.append(error_text(lambda: bf.allgather(narrow, name="columns")))
     given = torch.zeros(3) if rank == 1 else None
-    found.append(error_of(lambda: bf.allgather(x, out=given, name="out")))
+    found.append(error_text(lambda: bf.allgather(x, out=given, name="out")))
     assert bf.allgather(x).shape == (4 * RANKS,)
     with capturing():
-        found.append(error_of(lambda: bf.allgather_nonblocking(x, name="captured")))
+        found.append(error_text(lambda: bf.allgather_nonblocking(x, name="captured")))
     assert bf.allgather(x).shape == (4 * RANKS,)
-    found.append(error_of(lambda: send_to_nobody(x)))
+    found.append(error_text(lambda: send_to_nobody(x)))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
 
@@ -415,23 +407,23 @@ def differ_in_more_operations() -> dict[str, str]:
     rank = bf.rank()
     host = x.cpu() if rank == 1 else x
     found = {
-        "root": error_of(lambda: bf.reduce(x, rank % 2, name="root")),
-        "rows": error_of(lambda: bf.gather(host, 0, name="rows")),
-        "neighbors": error_of(lambda: bf.neighbor_allgather(host, name="neighbors")),
-        "machines": error_of(
+        "root": error_text(lambda: bf.reduce(x, rank % 2, name="root")),
+        "rows": error_text(lambda: bf.gather(host, 0, name="rows")),
+        "neighbors": error_text(lambda: bf.neighbor_allgather(host, name="neighbors")),
+        "machines": error_text(
             lambda: bf.hierarchical_neighbor_allreduce(host, name="machines")
         ),
     }
     if rank < 2:
-        found["pair"] = error_of(lambda: bf.pair_gossip(host, 1 - rank, name="pair"))
+        found["pair"] = error_text(lambda: bf.pair_gossip(host, 1 - rank, name="pair"))
         wrong = x.int() if rank == 0 else x
-        found["refused"] = error_of(lambda: bf.pair_gossip(wrong, 1 - rank))
+        found["refused"] = error_text(lambda: bf.pair_gossip(wrong, 1 - rank))
         assert bf.pair_gossip(x, 1 - rank).tolist() == [1.0] * 4
     graph = nx.DiGraph([(1, 2), (2, 1)])
     graph.add_node(0)
     bf.set_topology(graph)
     wrong = x.int() if rank == 0 else x
-    found["no neighbors"] = error_of(lambda: bf.neighbor_allreduce(wrong))
+    found["no neighbors"] = error_text(lambda: bf.neighbor_allreduce(wrong))
     assert bf.allreduce(x, op=bf.Sum).tolist() == [RANKS] * 4
     return found
 
@@ -469,7 +461,7 @@ def fail_and_go_on() -> dict[str, list[str]]:
     for key, call in calls.items():
         host = x.cpu() if rank == 1 else x
         no_tensor: Any = None if rank == 2 else x
-        errors = [error_of(lambda c=call, y=y: c(y)) for y in (host, no_tensor)]
+        errors = [error_text(lambda c=call, y=y: c(y)) for y in (host, no_tensor)]
         for _ in range(64):  # the parts of calls have 64 names in turn
             call(x)
         found[key] = errors
@@ -528,7 +520,7 @@ def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
 
 
 def first_error() -> str:
-    return error_of(lambda: bf.allreduce(torch.ones(4)))
+    return error_text(lambda: bf.allreduce(torch.ones(4)))
 
 
 def old_on_rank_1() -> str:
@@ -561,7 +553,7 @@ def hang_at_start() -> str:
     if bf.rank() == 1:
         set_fake(FAIL="ncclCommInitRankConfig:1=hang")
     bf.barrier()  # a rank that came too late would be the reason of the timeout
-    return error_of(lambda: bf.allreduce(torch.ones(4), timeout_s=10.0))
+    return error_text(lambda: bf.allreduce(torch.ones(4), timeout_s=10.0))
 
 
 def test_a_communicator_that_does_not_start_ends_at_the_deadline():
@@ -577,11 +569,11 @@ def fail_on_rank_1(fault: str) -> list[str]:
     if bf.rank() == 1:
         set_fake(FAIL=fault)
     found: list[torch.Tensor] = []
-    first = error_of(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
+    first = error_text(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
     for result in found:
         result.tolist()  # the device goes on after the abort
     deadline = time.monotonic() + DEADLINE_S
-    while (later := error_of(lambda: bf.allreduce(x))) == "no error":
+    while (later := error_text(lambda: bf.allreduce(x))) == "no error":
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return [first, later]
@@ -603,13 +595,13 @@ def lose_rank_1() -> None:
     if bf.rank() == 1:
         set_fake(FAIL="ncclAllReduce:1=kill")
     found: list[torch.Tensor] = []
-    error = error_of(lambda: found.append(bf.allreduce(x)))
+    error = error_text(lambda: found.append(bf.allreduce(x)))
     world = current_communicator().world
     await_end(world.peers[1].pid)
     world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
     for result in found:
         result.tolist()  # the device goes on after the abort
-        error = error_of(lambda: bf.allreduce(x))
+        error = error_text(lambda: bf.allreduce(x))
     # A failure, since the rank that died fails the run anyway.
     raise AssertionError(f"survivor: {error}")
 

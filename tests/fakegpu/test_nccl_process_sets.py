@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 
 pytestmark = pytest.mark.mp
 RANKS = 3
 NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the type and the text of the error that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def check_others(x: torch.Tensor) -> None:
@@ -46,8 +35,8 @@ def free_a_set_that_others_use() -> str:
     if bf.rank() == 0:
         pair.free()
     if bf.rank() == 1:
-        found = error_of(waiting.wait)
-        assert "ShutdownError" in error_of(lambda: bf.allreduce(x, process_set=pair))
+        found = error_text(waiting.wait)
+        assert "ShutdownError" in error_text(lambda: bf.allreduce(x, process_set=pair))
     check_others(x)
     return found
 
@@ -69,8 +58,8 @@ def free_a_set_before_the_others_are_told() -> str:
     if bf.rank() == 1:
         pair.free()
     if bf.rank() == 0:
-        found = error_of(waiting.wait)
-        assert "ShutdownError" in error_of(lambda: bf.allreduce(x, process_set=pair))
+        found = error_text(waiting.wait)
+        assert "ShutdownError" in error_text(lambda: bf.allreduce(x, process_set=pair))
     check_others(x)
     return found
 
@@ -96,17 +85,17 @@ def lose_the_gpu_of_rank_1() -> list[str]:
     bf.barrier()
     if bf.rank() == 1:
         set_fake(FAIL="cuStreamWaitEvent:1=719")
-        found.append(error_of(lambda: bf.allreduce(x, process_set=sets[2])))
+        found.append(error_text(lambda: bf.allreduce(x, process_set=sets[2])))
     else:
         # Rank 1 makes no call of the second set, in which rank 0 waits for it.
         own = sets[bf.rank()]
-        found = [error_of(lambda: bf.allreduce(x, process_set=own)) for _ in range(2)]
+        found = [error_text(lambda: bf.allreduce(x, process_set=own)) for _ in range(2)]
         # Rank 2 may have finished its part of the first call before; the next call that
         # it makes then says so.
-        error_of(lambda: bf.allreduce(x, process_set=other))
+        error_text(lambda: bf.allreduce(x, process_set=other))
         total = bf.allreduce(x, op=bf.Sum, process_set=other)
         assert total.tolist() == [2] * 4
-    error_of(bf.barrier)
+    error_text(bf.barrier)
     return found
 
 
@@ -127,10 +116,10 @@ def free_a_set_with_a_waiting_call() -> str:
     if bf.rank() == 0:
         waiting = bf.allreduce_nonblocking(x, process_set=pair, name="waiting")
         pair.free()
-        found = error_of(waiting.wait)
+        found = error_text(waiting.wait)
     bf.barrier()
     if bf.rank() == 1:
-        found = error_of(lambda: bf.allreduce(x, process_set=pair, name="waiting"))
+        found = error_text(lambda: bf.allreduce(x, process_set=pair, name="waiting"))
     check_others(x)
     return found
 

@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 
 from bluecomm.runtime import current_communicator
-from tests.fakegpu.test_torch_nccl import NCCL, RANKS, error_of, inputs_of_groups
+from tests.fakegpu.test_torch_nccl import NCCL, RANKS, inputs_of_groups
 from tests.fakegpu.test_torch_operations import held_stream, on_other_stream
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.ranks import RankFailure, run_ranks
@@ -114,8 +115,8 @@ def exchange(make: Callable[[int], Tensor]) -> str:
     """Return the error of a message from rank 0 to rank 1."""
     rank = dist.get_rank()
     if rank == 0:
-        return error_of(lambda: dist.send(make(0), 1))
-    return error_of(lambda: dist.recv(make(1), 0)) if rank == 1 else ""
+        return error_text(lambda: dist.send(make(0), 1))
+    return error_text(lambda: dist.recv(make(1), 0)) if rank == 1 else ""
 
 
 def wrong_messages(folder: Path) -> dict[str, str]:
@@ -126,27 +127,27 @@ def wrong_messages(folder: Path) -> dict[str, str]:
             "type": exchange(
                 lambda end: torch.ones(3).to([torch.int32, torch.float][end])
             ),
-            "any": error_of(lambda: dist.recv(torch.ones(3))),
+            "any": error_text(lambda: dist.recv(torch.ones(3))),
         }
         ok = torch.full((2,), float(rank))
         if rank < 2:
             (dist.recv if rank else dist.send)(ok, 1 - rank)
         texts["right"] = str(ok.tolist())
         splits = [1, 1, 1 + (rank == 0)]
-        texts["all_to_all"] = error_of(
+        texts["all_to_all"] = error_text(
             lambda: dist.all_to_all_single(
                 torch.ones(3), torch.ones(sum(splits)), [1, 1, 1], splits
             )
         )
         parts = [torch.ones(2 + (i == 2 and rank == 0)) for i in range(RANKS)]
-        texts["all_gather"] = error_of(lambda: dist.all_gather(parts, torch.ones(2)))
-        texts["gather"] = error_of(
+        texts["all_gather"] = error_text(lambda: dist.all_gather(parts, torch.ones(2)))
+        texts["gather"] = error_text(
             lambda: dist.gather(
                 torch.ones(2 + (rank == 2)),
                 None if rank else [torch.ones(2) for _ in range(RANKS)],
             )
         )
-        texts["scatter"] = error_of(
+        texts["scatter"] = error_text(
             lambda: dist.scatter(
                 torch.ones(2 + (rank == 2)),
                 None if rank else [torch.ones(2) for _ in range(RANKS)],
@@ -178,7 +179,7 @@ def meet_a_tensor_of_the_host(folder: Path) -> str:
     """Return the error of a message to a tensor of the host."""
     with torch_world(folder, 2, datetime.timedelta(seconds=2)) as rank:
         x = torch.ones(3)
-        return error_of(
+        return error_text(
             lambda: dist.recv(this_memory().download(x), 0) if rank else dist.send(x, 1)
         )
 
@@ -202,13 +203,13 @@ def lose_the_sender(folder: Path) -> None:
             if rank == 1:
                 dist.send(x, 0)
             elif rank == 0:
-                error = error_of(lambda: dist.recv(x, 1))
+                error = error_text(lambda: dist.recv(x, 1))
         world = current_communicator().world
         await_end(world.peers[1].pid)
         world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
         x.tolist()  # the device goes on after the abort
         if rank == 0 and error == "no error":
-            error = error_of(lambda: dist.recv(x, 1))
+            error = error_text(lambda: dist.recv(x, 1))
         # The pair of those that are left is not affected.
         (dist.recv if rank else dist.send)(x, 2 - rank)
         # A rank that leaves would end what the other one waits for.

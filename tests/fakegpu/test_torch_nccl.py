@@ -25,6 +25,7 @@ from tests.fakegpu.test_torch_operations import (
     run_all,
 )
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -247,25 +248,19 @@ def test_ranks_choose_nccl_if_all_have_it(other, chosen, tmp_path):
 # --- Errors --------------------------------------------------------------------------
 
 
-def error_of(call: Any) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def differ(folder: Path) -> list[str]:
     """Make calls that do not match, and right ones afterwards."""
     rank = bf.rank()
     with torch_world(folder, RANKS):
         x = torch.ones(4 + (rank == 1))
-        texts = [error_of(lambda: dist.all_reduce(x))]
+        texts = [error_text(lambda: dist.all_reduce(x))]
         outputs = torch.zeros(RANKS * x.numel())
-        texts.append(error_of(lambda: dist.all_gather_into_tensor(outputs, x)))
+        texts.append(error_text(lambda: dist.all_gather_into_tensor(outputs, x)))
         same = torch.ones(3)
         texts.append(
-            error_of(lambda: dist.broadcast(same, 0) if rank else dist.all_reduce(same))
+            error_text(
+                lambda: dist.broadcast(same, 0) if rank else dist.all_reduce(same)
+            )
         )
         dist.all_reduce(same)
         return [*texts, str(same.tolist())]
@@ -289,10 +284,10 @@ def hang_on_rank_1(folder: Path) -> list[str]:
             set_fake(FAIL="ncclAllReduce:1=hang")
         # Only this call has a short deadline. A later one would time out by itself.
         group.set_timeout(datetime.timedelta(seconds=2))
-        first = error_of(lambda: dist.all_reduce(x))
+        first = error_text(lambda: dist.all_reduce(x))
         group.set_timeout(datetime.timedelta(seconds=DEADLINE_S))
         deadline = time.monotonic() + DEADLINE_S
-        while (later := error_of(lambda: dist.all_reduce(x))) == "no error":
+        while (later := error_text(lambda: dist.all_reduce(x))) == "no error":
             assert time.monotonic() < deadline
             time.sleep(0.01)
         x = torch.ones(4)
@@ -320,7 +315,7 @@ def miss_a_call(folder: Path) -> tuple[str, str]:
             group.set_timeout(datetime.timedelta(seconds=1))
             work = dist.all_reduce(x, async_op=True)
             future = work.get_future()
-            found = error_of(work.wait), error_of(future.wait)
+            found = error_text(work.wait), error_text(future.wait)
         bf.barrier()  # the end of the group would be another error
         return found
 
@@ -340,13 +335,13 @@ def lose_rank_1(folder: Path) -> None:
         dist.all_reduce(x)
         if bf.rank() == 1:
             set_fake(FAIL="ncclAllReduce:1=kill")
-        error = error_of(lambda: dist.all_reduce(x))
+        error = error_text(lambda: dist.all_reduce(x))
         world = current_communicator().world
         await_end(world.peers[1].pid)
         world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
         x.tolist()  # the device goes on after the abort
         if error == "no error":
-            error = error_of(lambda: dist.all_reduce(x))
+            error = error_text(lambda: dist.all_reduce(x))
         # A failure, since the rank that died fails the run anyway.
         raise AssertionError(f"survivor: {error}")
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.fakegpu.test_nccl_survival import NCCL, groups_of_tickets, set_fault
-from tests.fakegpu.test_torch_nccl import error_of, kinds_through_nccl
+from tests.fakegpu.test_torch_nccl import kinds_through_nccl
+from tests.support.errors import error_text
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
 from tests.support.ranks import run_ranks
 from tests.support.torch_world import torch_world
@@ -88,7 +89,7 @@ def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
             found.append(call_all(x, i))
         message = x * 3
         (dist.recv if rank else dist.send)(message, 1 - rank)
-        late = error_of(lambda: divide(x))
+        late = error_text(lambda: divide(x))
         return divided, found, message, late, sorted(kinds), groups
 
 
