@@ -177,8 +177,12 @@ def test_messages_that_do_not_match_are_errors(tmp_path):
 
 def meet_a_tensor_of_the_host(folder: Path) -> str:
     """Return the error of a message to a tensor of the host."""
-    with torch_world(folder, 2, datetime.timedelta(seconds=2)) as rank:
+    with torch_world(folder, 2) as rank:
         x = torch.ones(3)
+        group = dist.group.WORLD
+        assert group is not None
+        # Not before, because the ranks may meet later than that.
+        group.set_timeout(datetime.timedelta(seconds=2))
         return error_text(
             lambda: dist.recv(this_memory().download(x), 0) if rank else dist.send(x, 1)
         )
