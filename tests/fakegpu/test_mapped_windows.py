@@ -23,6 +23,7 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.forks import in_fork
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -270,14 +271,12 @@ def end_in_a_child() -> list[float]:
     bf.win_create(x, "x", zero_init=True)
     bf.barrier()
     window = find("test", "x")
-    child = os.fork()
-    if child == 0:
-        try:
-            window.unmap()
-            window.free()
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0) == (child, 0)
+
+    def end() -> None:
+        window.unmap()
+        window.free()
+
+    in_fork(end)
     assert shared() == (1, 1)
     bf.win_put(x, "x")
     bf.barrier()

@@ -1,7 +1,7 @@
 """Samples that several processes read, and one loads."""
 
 from bluecomm.data.cached_dataset import CachedDataset
-from tests.unit.bluecomm.data.forks import fork, outcome
+from tests.support.forks import fork, outcome
 
 _LENGTH = 20
 

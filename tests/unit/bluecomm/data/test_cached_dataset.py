@@ -12,8 +12,8 @@ from bluecomm.data.cached_dataset import CachedDataset
 from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.store import MISSING, SampleStore
 from tests.support.deadlines import wait_until
+from tests.support.forks import fork, kill, outcome
 from tests.support.stand_in import replace_in
-from tests.unit.bluecomm.data.forks import fork, kill, outcome
 
 BUDGET = 16 << 20
 

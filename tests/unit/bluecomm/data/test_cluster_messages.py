@@ -14,8 +14,8 @@ from bluecomm.data.stores.cluster import local_socket, route, server
 from bluecomm.data.stores.cluster.messages import MESSAGE_NBYTES, CacheMessage, Kind
 from bluecomm.errors import PeerLostError, ShutdownError, SuspendedError
 from tests.support.deadlines import DEADLINE_S
+from tests.support.forks import fork_until_ready, kill
 from tests.unit.bluecomm.data.cluster_network import Network
-from tests.unit.bluecomm.data.forks import fork_until_ready, kill
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
 from bluecomm.errors import NotInitializedError
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.forks import fork, in_fork, kill
 from tests.support.stand_in import replace_in
 from tests.unit.bluecomm.data.cluster_network import BUDGET, Network
-from tests.unit.bluecomm.data.forks import fork, in_fork, kill
 
 NBYTES = 100 << 10
 

@@ -8,7 +8,7 @@ import torch
 from bluecomm.data.stores.lmdb_store import LmdbStore
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
-from tests.unit.bluecomm.data.forks import (
+from tests.support.forks import (
     fork_until_ready,
     in_fork,
     kill,

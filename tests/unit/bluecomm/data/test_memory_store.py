@@ -14,14 +14,14 @@ from bluecomm.data.stores.memory.memory_store import MemoryStore
 from bluecomm.data.stores.memory.slabs import SlabTable, class_of
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
-from tests.support.stand_in import replace_in
-from tests.unit.bluecomm.data.forks import (
+from tests.support.forks import (
     fork,
     fork_until_ready,
     in_fork,
     kill,
     outcome,
 )
+from tests.support.stand_in import replace_in
 
 # 64 slabs of 256 KiB.
 BUDGET = 16 << 20

@@ -15,8 +15,8 @@ from bluecomm.data.stores.redis_store import RedisStore
 from bluecomm.data.stores.store import MISSING
 from bluecomm.data.world import DataWorld
 from tests.support.deadlines import wait_until
+from tests.support.forks import in_fork
 from tests.support.ports import held_port
-from tests.unit.bluecomm.data.forks import in_fork
 from tests.unit.bluecomm.data.loaded_once import check_loaded_once
 
 SAMPLE = (torch.arange(1000), {"label": 3}, b"bytes")
