@@ -148,20 +148,29 @@ def train_and_lose(
         return [one.detach() * 1 for one in model.parameters()], groups
 
 
-@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:1=kill"])
-def test_ddp_trains_on_as_on_the_host(fault, tmp_path):
-    options: dict[str, Any] = {"survives_losses": True, "lost": [2]}
+LOSSES: dict[str, Any] = {"survives_losses": True, "lost": [2]}
+
+
+def batches_of_ranks() -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    batches = torch.randn(RANKS, 4, 5, 4, generator=generator)
-    (tmp_path / "host").mkdir()
-    (tmp_path / "gpu").mkdir()
-    expected = run_ranks(
-        *(RANKS, train_and_lose, batches, tmp_path / "host", "kill"), **options
+    return torch.randn(RANKS, 4, 5, 4, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What the ranks return on the host."""
+    folder = tmp_path_factory.mktemp("host")
+    return run_ranks(
+        *(RANKS, train_and_lose, batches_of_ranks(), folder, "kill"), **LOSSES
     )
+
+
+@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:1=kill"])
+def test_ddp_trains_on_as_on_the_host(expected, fault, tmp_path):
     found = run_ranks_on_gpus(
-        *(RANKS, train_and_lose, batches, tmp_path / "gpu", fault),
+        *(RANKS, train_and_lose, batches_of_ranks(), tmp_path, fault),
         environment=NCCL,
-        **options,
+        **LOSSES,
     )
     for rank in LEFT:
         model, groups = found[rank]
