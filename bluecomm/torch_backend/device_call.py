@@ -259,5 +259,5 @@ def _allgather(
 
 def _divided(call: DeviceCall) -> DeviceCall:
     """Note that a call has a part for each rank, so it needs all members."""
-    call.destination = []
+    call.has_parts = True
     return call
