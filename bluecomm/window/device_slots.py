@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from bluecomm.device.staging import CudaStaging
+from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
 
 if TYPE_CHECKING:
     from bluecomm._native import ExportedMemory, MappedMemory, Window
-
-# Slots of a mailbox; see Mailbox::kSlots in native/window/mailbox.h.
-_MAILBOX_SLOTS = 3
-# Slots begin at multiples of this many bytes, as torch's tensors do.
-_ALIGNMENT = 512
 
 
 class Offer(NamedTuple):
@@ -62,8 +58,8 @@ class DeviceSlots:
     ) -> None:
         self.staging = staging
         self._shape, self._dtype, self._nbytes = like.shape, like.dtype, like.nbytes
-        self._stride = -(-like.nbytes // _ALIGNMENT) * _ALIGNMENT
-        slots = _MAILBOX_SLOTS * len(in_neighbors) + len(out_neighbors) + 2
+        self._stride = stride_of(like.nbytes)
+        slots = MAILBOX_SLOTS * len(in_neighbors) + len(out_neighbors) + 2
         self._memory: ExportedMemory = staging.export(slots * self._stride)
         self.offer = Offer(self._memory.handle, tuple(in_neighbors))
         self._mapped: dict[int, MappedMemory] = {}
@@ -80,21 +76,21 @@ class DeviceSlots:
         """
         self._mapped[rank] = mapped = self.staging.map(offer.handle)
         begin = mapped.address
-        self._values[rank] = begin + self._stride * _MAILBOX_SLOTS * len(
+        self._values[rank] = begin + self._stride * MAILBOX_SLOTS * len(
             offer.in_neighbors
         )
         if own_rank in offer.in_neighbors:
-            before = _MAILBOX_SLOTS * offer.in_neighbors.index(own_rank)
+            before = MAILBOX_SLOTS * offer.in_neighbors.index(own_rank)
             self._mailboxes[rank] = begin + self._stride * before
 
     def mailbox(self, rank: int, slot: int) -> torch.Tensor:
         """Return a slot of the mailbox of an in-neighbor."""
-        before = _MAILBOX_SLOTS * self.offer.in_neighbors.index(rank)
+        before = MAILBOX_SLOTS * self.offer.in_neighbors.index(rank)
         return self._own(before + slot)
 
     def published(self, slot: int) -> torch.Tensor:
         """Return a slot of this rank's published value."""
-        return self._own(_MAILBOX_SLOTS * len(self.offer.in_neighbors) + slot)
+        return self._own(MAILBOX_SLOTS * len(self.offer.in_neighbors) + slot)
 
     def attach(self, native: Window) -> None:
         """Do nothing, because the slots need no words."""
@@ -130,8 +126,7 @@ class DeviceSlots:
 
     def _own(self, position: int) -> torch.Tensor:
         address = self._memory.address + position * self._stride
-        flat = self.staging.at(address, self._nbytes)
-        return flat.view(self._dtype).view(self._shape)
+        return slot_at(self.staging, address, self._shape, self._dtype)
 
     def _fetch(self, address: int) -> torch.Tensor:
         value = self.staging.empty(self._shape, self._dtype)

@@ -14,15 +14,13 @@ import torch
 
 from bluecomm.device.staging import CudaStaging, Point
 from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
+from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclLibrary, NcclPuts, Window
 
-# Slots of a mailbox, and the first one that is written; see native/window/mailbox.h.
-_MAILBOX_SLOTS = 3
+# The slot of a mailbox that is written first; see native/window/mailbox.h.
 _FIRST_BACK = 1
-# Slots begin at multiples of this many bytes, as torch's tensors do.
-_ALIGNMENT = 512
 # How often the host looks whether NCCL has finished.
 _POLL_S = 0.0001
 # How often the host looks whether a rank is lost meanwhile.
@@ -86,9 +84,9 @@ class NcclSlots:
         self._native: Window | None = None
         self._name, self._rank = name, rank
         self._shape, self._dtype, self._nbytes = like.shape, like.dtype, like.nbytes
-        self._stride = -(-like.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._stride = stride_of(like.nbytes)
         self._sources, self._targets = tuple(in_neighbors), tuple(out_neighbors)
-        mailboxes = _MAILBOX_SLOTS * (len(in_neighbors) + len(out_neighbors))
+        mailboxes = MAILBOX_SLOTS * (len(in_neighbors) + len(out_neighbors))
         self._published = mailboxes
         slots = mailboxes + len(out_neighbors) + 2
         self._puts: NcclPuts = staging.make_nccl_puts(library, slots * self._stride)
@@ -112,7 +110,7 @@ class NcclSlots:
         """
         for rank in self._targets:
             before = offers[rank].in_neighbors.index(self._rank)
-            self._mailboxes[rank] = _MAILBOX_SLOTS * before
+            self._mailboxes[rank] = MAILBOX_SLOTS * before
         size = len(offers)
         what = "win_create", limit_s
         self._call(lambda: self._puts.connect(offers[0].id, self._rank, size), *what)
@@ -129,7 +127,7 @@ class NcclSlots:
 
     def mailbox(self, rank: int, slot: int) -> torch.Tensor:
         """Return a slot of the mailbox of an in-neighbor."""
-        return self._at(_MAILBOX_SLOTS * self._sources.index(rank) + slot)
+        return self._at(MAILBOX_SLOTS * self._sources.index(rank) + slot)
 
     def published(self, slot: int) -> torch.Tensor:
         """Return a slot of this rank's own value, which nobody else reads."""
@@ -209,13 +207,12 @@ class NcclSlots:
 
     def _at(self, position: int) -> torch.Tensor:
         address = self._puts.address + position * self._stride
-        flat = self.staging.at(address, self._nbytes)
-        return flat.view(self._dtype).view(self._shape)
+        return slot_at(self.staging, address, self._shape, self._dtype)
 
     def _copy_of(self, rank: int, slot: int) -> int:
         """Return the position of the copy of a slot at an out-neighbor."""
         before = len(self._sources) + self._targets.index(rank)
-        return _MAILBOX_SLOTS * before + slot
+        return MAILBOX_SLOTS * before + slot
 
     def _follow(self, rank: int, count: int, operation: str, limit_s: float) -> None:
         """Make the current stream wait for the next puts of an in-neighbor."""

@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from bluecomm._native import Window
 
 
+# Slots of a mailbox; see Mailbox::kSlots in native/window/mailbox.h.
+MAILBOX_SLOTS = 3
+# Slots begin at multiples of this many bytes, as torch's tensors do.
+_ALIGNMENT = 512
+
+
+def stride_of(nbytes: int) -> int:
+    """Return the distance in bytes of two slots of values of ``nbytes``."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def slot_at(
+    staging: CudaStaging, address: int, shape: torch.Size, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a slot in memory of the device, which the caller owns, as a tensor."""
+    flat = staging.at(address, shape.numel() * dtype.itemsize)
+    return flat.view(dtype).view(shape)
+
+
 class OutsideSlots(Protocol):
     """The slots of one rank's part of a window, and those at its neighbors.
 
