@@ -88,7 +88,11 @@ class NcclPlacement:
         texts = {rank: one for rank, one in offers.items() if isinstance(one, str)}
         problems = {rank: text for rank, text in texts.items() if text}
         if not texts:
-            problems = self._connect(offers, timeout_s)
+            try:
+                problems = self._connect(offers, timeout_s)
+            except BaseException:
+                self.withdraw()
+                raise
             if not problems:
                 return self._slots
         self.withdraw()
@@ -114,8 +118,9 @@ class NcclPlacement:
         problem = ""
         try:
             slots.connect(offers, limit_s)
-        except (BluecommError, RuntimeError) as error:  # the others must learn of it
-            problem = f"cannot connect NCCL: {error}"
+        except (BluecommError, RuntimeError) as error:  # RuntimeError: of torch
+            slots.abort()  # the other ranks wait for this one
+            problem = f"cannot connect NCCL: {str(error).rstrip('.')}"
         found = allgather_object(
             (comm.rank, problem), comm.name_for("win_create", None), timeout_s=timeout_s
         )

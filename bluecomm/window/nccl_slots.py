@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bluecomm.device.staging import CudaStaging, Point
+from bluecomm.device.staging import CudaStaging, Point, wait_on_host
 from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
 from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
 
@@ -27,7 +27,7 @@ _POLL_S = 0.0001
 _LOOK_S = 0.01
 # NCCL often notices a lost rank before the engine does.
 _LOSS_S = 10.0
-# How long the end of a communicator may wait for the others.
+# How long the end of a communicator may wait for the others, or for the device.
 _CLOSE_S = 10.0
 
 
@@ -199,11 +199,15 @@ class NcclSlots:
             self._call(self._puts.close, "win_free", _CLOSE_S)
         except (BluecommError, RuntimeError):  # of NCCL or CUDA
             pass  # the communicator is aborted, and other ranks notice its end
-        self._puts.abort()
+        self.abort()
 
     def abort(self) -> None:
-        """End the communicator at once."""
+        """End the communicator at once, and wait until the device uses no slots."""
         self._puts.abort()
+        with contextlib.suppress(BluecommError, RuntimeError):
+            for point in (self._puts.point(), self.staging.point()):
+                if point is not None:
+                    wait_on_host(point, "win_free", _CLOSE_S)
 
     def _at(self, position: int) -> torch.Tensor:
         address = self._puts.address + position * self._stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -202,6 +203,20 @@ REFUSALS = {
 def test_a_job_that_cannot_put_is_told_why(text):
     pattern = f"win_create 'x' on rank .: BLUECOMM_WINDOWS=nccl is set, but {text}"
     run_ranks_on_gpus(2, create, pattern, environment={**BY_NCCL, **REFUSALS[text]})
+
+
+def fail_to_connect() -> None:
+    """Create a window while torch fails on rank 1, and once more."""
+    failing = mock.patch.object(NcclSlots, "_await_point", side_effect=RuntimeError)
+    with failing if bf.rank() == 1 else contextlib.nullcontext():
+        create("cannot connect NCCL")
+    bf.win_create(torch.ones(2), "x")
+    assert goes_through_nccl("x")
+    bf.win_free("x")
+
+
+def test_an_error_of_torch_on_one_rank_is_told_to_all():
+    run_ranks_on_gpus(2, fail_to_connect, environment=BY_NCCL)
 
 
 def disagree() -> None:
