@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bluecomm.device.staging import staging_of, values_on_host
+from bluecomm.errors import BluecommError
 from bluecomm.ops.neighbor_weights import (
     Weights,
     Wording,
@@ -277,9 +279,16 @@ class LiveWindow:
             self.device.slots.unmap()
 
     def free(self) -> None:
-        """Free this rank's memory on a device, which no other rank uses any more."""
-        if self.device is not None:
-            self.device.slots.free()
+        """Free this rank's memory on a device, which no other rank uses any more.
+
+        It first waits for the kernels of the last update.
+        """
+        if self.device is None:
+            return
+        # Of work that fails, or does not end in time, nobody waits for the result.
+        with contextlib.suppress(BluecommError):
+            self.settle("win_free", None)
+        self.device.slots.free()
 
     def write(self, value: torch.Tensor) -> None:
         """Set the window's tensor to the value in contiguous memory of the host."""

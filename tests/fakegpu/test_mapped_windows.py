@@ -290,6 +290,18 @@ def test_a_child_ends_nothing_and_shutdown_frees_all():
     assert run_ranks_on_gpus(2, end_in_a_child) == [[3.0] * 3] * 2
 
 
+def update_last() -> None:
+    x = torch.ones(5)
+    bf.win_create(x, "x", zero_init=True)
+    bf.win_put(x, "x")
+    bf.barrier()
+    bf.win_update("x", clone=True)  # its kernels may not have ended
+
+
+def test_shutdown_frees_nothing_that_the_last_update_reads():
+    run_ranks_on_gpus(2, update_last)
+
+
 class HandsSlotsOver:
     """The engine's window; declares the slots that it hands to other ranks.
 
