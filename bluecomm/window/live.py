@@ -285,7 +285,7 @@ class LiveWindow:
         """
         if self.device is None:
             return
-        # Of work that fails, or does not end in time, nobody waits for the result.
+        # Nobody needs the result of work that fails or does not end in time.
         with contextlib.suppress(BluecommError):
             self.settle("win_free", None)
         self.device.slots.free()
