@@ -274,21 +274,21 @@ class LiveWindow:
             self.device.settle(operation, self.timeout_s(operation, timeout_s))
 
     def unmap(self) -> None:
-        """End the use of neighbors' memory; this rank's remains for them."""
-        if self.device is not None:
-            self.device.slots.unmap()
+        """End the use of neighbors' memory; this rank's remains for them.
 
-    def free(self) -> None:
-        """Free this rank's memory on a device, which no other rank uses any more.
-
-        It first waits for the kernels of the last update.
+        It first waits until the device uses no memory of the window any more.
         """
         if self.device is None:
             return
         # Nobody needs the result of work that fails or does not end in time.
         with contextlib.suppress(BluecommError):
             self.settle("win_free", None)
-        self.device.slots.free()
+        self.device.slots.unmap()
+
+    def free(self) -> None:
+        """Free this rank's memory on a device, which no other rank uses any more."""
+        if self.device is not None:
+            self.device.slots.free()
 
     def write(self, value: torch.Tensor) -> None:
         """Set the window's tensor to the value in contiguous memory of the host."""
