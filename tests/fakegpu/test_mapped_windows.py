@@ -23,11 +23,17 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.window_calls import (
+    RANKS,
+    inputs,
+    others,
+    use_rounds,
+    use_weights,
+)
 from tests.support.forks import in_fork
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-RANKS = 3
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
 
 
@@ -44,27 +50,7 @@ def is_mapped(name: str) -> bool:
 
 def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     """Return the values of a window after each call that changes one."""
-    found = []
-    bf.win_create(x, "x", zero_init=x.dtype is torch.float64)
-    found.append(bf.win_update("x", 1.0, others(), clone=True))
-    bf.barrier()
-    for round_ in range(3):
-        bf.win_put(x, "x")
-        bf.barrier()  # all values have arrived
-        # The front slot is read by a kernel when the next value is taken.
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.barrier()
-        bf.win_wait(bf.win_put_nonblocking(x + round_, "x"))
-        bf.win_accumulate(x, "x")  # to what is pending
-        bf.barrier()
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.barrier()
-        bf.win_accumulate(x, "x")  # to what has been taken
-        bf.win_accumulate(x, "x", dst_weights=[(bf.rank() + 1) % bf.size()])
-        bf.barrier()
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        assert sum(bf.get_win_version("x").values()) == 0
-        bf.barrier()
+    found = use_rounds(x, zero_init=x.dtype is torch.float64)
     with bf.win_lock("x"):
         x.add_(1)
     bf.barrier()
@@ -83,28 +69,6 @@ def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     return [*found, x]
 
 
-def others() -> dict[int, float]:
-    return {rank: 1.0 for rank in range(bf.size()) if rank != bf.rank()}
-
-
-def use_weights(x: torch.Tensor) -> list[torch.Tensor]:
-    """Return what calls with weights, and a tensor that is not contiguous, give."""
-    y = x.t()
-    bf.win_create(y, "y")
-    bf.turn_on_win_ops_with_associated_p()
-    share = 1 / 3
-    bf.win_accumulate(y, "y", share, dict.fromkeys(others(), share))
-    bf.barrier()
-    bf.win_update_then_collect("y")
-    found = [y / bf.win_associated_p("y")]
-    bf.barrier()
-    bf.win_put(y.cpu(), "y", dst_weights=dict.fromkeys(others(), 0.3))
-    bf.barrier()
-    found.append(bf.win_update("y", clone=True))
-    bf.turn_off_win_ops_with_associated_p()
-    return [*found, y]
-
-
 def use_mapped(tensors: list[torch.Tensor], has_device: bool) -> list[object]:
     """Return all values; check where they lie, and that all memory is freed."""
     x = tensors[bf.rank()]
@@ -121,11 +85,6 @@ def use_mapped(tensors: list[torch.Tensor], has_device: bool) -> list[object]:
     found.append(use_weights(x * 3))
     assert is_mapped("y") is has_device
     return found  # shutdown frees "y"
-
-
-def inputs() -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(6, 5, generator=generator) for _ in range(RANKS)]
 
 
 @pytest.fixture(scope="module")

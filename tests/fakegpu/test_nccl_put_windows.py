@@ -21,10 +21,16 @@ from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
+from tests.support.fakegpu.window_calls import (
+    RANKS,
+    inputs,
+    others,
+    use_rounds,
+    use_weights,
+)
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-RANKS = 3
 BY_NCCL = {"BLUECOMM_WINDOWS": "nccl", "BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 TYPES = (torch.float32, torch.bfloat16, torch.int64)
 
@@ -34,32 +40,9 @@ def goes_through_nccl(name: str) -> bool:
     return device is not None and isinstance(device.slots, NcclSlots)
 
 
-def others() -> dict[int, float]:
-    return {rank: 1.0 for rank in range(bf.size()) if rank != bf.rank()}
-
-
 def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     """Return the values of a window after each call that changes one."""
-    found = []
-    bf.win_create(x, "x", zero_init=x.dtype is torch.int64)
-    found.append(bf.win_update("x", 1.0, others(), clone=True))
-    bf.barrier()
-    for round_ in range(3):
-        bf.win_put(x, "x")
-        bf.barrier()  # all values have arrived
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.barrier()
-        bf.win_wait(bf.win_put_nonblocking(x + round_, "x"))
-        bf.win_accumulate(x, "x")  # to what is pending
-        bf.barrier()
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        bf.barrier()
-        bf.win_accumulate(x, "x")  # to what has been taken
-        bf.win_accumulate(x, "x", dst_weights=[(bf.rank() + 1) % bf.size()])
-        bf.barrier()
-        found.append(bf.win_update("x", 1.0, others(), clone=True))
-        assert sum(bf.get_win_version("x").values()) == 0
-        bf.barrier()
+    found = use_rounds(x, zero_init=x.dtype is torch.int64)
     bf.win_accumulate(x, "x", require_mutex=True)
     bf.barrier()
     bf.win_update_then_collect("x")
@@ -73,24 +56,6 @@ def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def use_weights(x: torch.Tensor) -> list[torch.Tensor]:
-    """Return what calls with weights, and a tensor that is not contiguous, give."""
-    y = x.t()
-    bf.win_create(y, "y")
-    bf.turn_on_win_ops_with_associated_p()
-    share = 1 / 3
-    bf.win_accumulate(y, "y", share, dict.fromkeys(others(), share))
-    bf.barrier()
-    bf.win_update_then_collect("y")
-    found = [y / bf.win_associated_p("y")]
-    bf.barrier()
-    bf.win_put(y.cpu(), "y", dst_weights=dict.fromkeys(others(), 0.3))
-    bf.barrier()
-    found.append(bf.win_update("y", clone=True))
-    bf.turn_off_win_ops_with_associated_p()
-    return [*found, y]
-
-
 def use_windows(tensors: list[torch.Tensor], has_device: bool) -> list[object]:
     x = tensors[bf.rank()]
     found = []
@@ -101,11 +66,6 @@ def use_windows(tensors: list[torch.Tensor], has_device: bool) -> list[object]:
     found.append(use_weights(x * 3))
     assert goes_through_nccl("y") is has_device
     return found  # shutdown frees "y"
-
-
-def inputs() -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(6, 5, generator=generator) for _ in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
