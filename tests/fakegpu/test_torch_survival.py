@@ -11,7 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.fakegpu.test_nccl_survival import NCCL, groups_of_tickets, set_fault
+from tests.fakegpu.test_nccl_survival import (
+    NCCL,
+    groups_of_tickets,
+    patient,
+    set_fault,
+)
 from tests.fakegpu.test_torch_nccl import kinds_through_nccl
 from tests.support.errors import error_text
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
@@ -76,6 +81,7 @@ def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
         faults: For ranks that are lost, the round and the fault; see ``set_fault``.
     """
     with (
+        patient(),
         torch_world(folder, RANKS) as rank,
         kinds_through_nccl() as kinds,
         groups_of_tickets() as groups,
@@ -130,7 +136,7 @@ def train_and_lose(
 ) -> tuple[list[Tensor], set[tuple[int, ...]]]:
     """Return the parameters of a model of DDP after rank 2 is lost."""
     torch.manual_seed(0)
-    with torch_world(folder, RANKS) as rank, groups_of_tickets() as groups:
+    with patient(), torch_world(folder, RANKS) as rank, groups_of_tickets() as groups:
         memory = this_memory()
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
         if memory is not None:
