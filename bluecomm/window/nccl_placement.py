@@ -17,6 +17,9 @@ from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
 from bluecomm.window.nccl_slots import NcclOffer, NcclSlots
 
+# In NCCL's text of an error that another rank's causes.
+_REMOTE = "remote process exited"
+
 
 class NcclPlacement:
     """This rank's offer of slots for one window, and the agreement of all ranks.
@@ -97,7 +100,9 @@ class NcclPlacement:
                 return self._slots
         self.withdraw()
         if problems:
-            rank, problem = min(problems.items())
+            # The others' errors may only say that this rank has ended its communicator.
+            rank = min(problems, key=lambda one: (_REMOTE in problems[one], one))
+            problem = problems[rank]
             raise BluecommError.describe(
                 f"BLUECOMM_WINDOWS=nccl is set, but rank {rank} {problem}",
                 operation="win_create",
