@@ -281,7 +281,7 @@ class LiveWindow:
         if self.device is None:
             return
         # Nobody needs the result of work that fails or does not end in time.
-        with contextlib.suppress(BluecommError):
+        with contextlib.suppress(BluecommError, RuntimeError):
             self.settle("win_free", None)
         self.device.slots.unmap()
 
