@@ -14,7 +14,8 @@ import bluecomm as bf
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.optim.coded_differences import CodedDifferences
 from tests.fakegpu.test_codes import waits_noted
-from tests.fakegpu.test_nccl_operations import NCCL, error_of
+from tests.fakegpu.test_nccl_operations import NCCL
+from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import (
     place,
@@ -144,7 +145,7 @@ def fail_to_send(algorithm: str, broken: Any) -> tuple[str, list[torch.Tensor]]:
     step(model, optimizer)
     fault = mock.patch.object(*broken, side_effect=MemoryError("no memory for codes"))
     with fault if bf.rank() == 2 else contextlib.nullcontext():
-        text = error_of(lambda: step(model, optimizer))
+        text = error_text(lambda: step(model, optimizer))
     if algorithm == "bytegrad":
         step(model, optimizer)
     return text, [one.detach().clone() for one in model.parameters()]
@@ -180,7 +181,7 @@ def fail_to_add() -> str:
     step(model, optimizer)
     if bf.rank() == 1:
         set_fake(FAIL="ncclAllReduce:1=2")
-    return error_of(lambda: step(model, optimizer))
+    return error_text(lambda: step(model, optimizer))
 
 
 def test_all_ranks_learn_that_nccl_could_not_add_on_a_machine():
