@@ -19,7 +19,7 @@ from bluecomm.device import runtime
 from bluecomm.runtime import device_transport, nccl_calls
 from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
-from tests.support.fakegpu.faults import restore_fake, set_fake
+from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.ranks import FakeRuntime, run_ranks_on_gpus
 from tests.support.fakegpu.tensors import DeviceMemory
@@ -67,7 +67,7 @@ def choose_by_itself(old: bool) -> tuple[list[float], list[str]]:
     Args:
         old: Whether that rank's NCCL is too old. Otherwise it has none.
     """
-    environment, rank = dict(os.environ), int(os.environ["BLUECOMM_RANK"])
+    rank = int(os.environ["BLUECOMM_RANK"])
     memory = DeviceMemory(rank)
     if old and rank == 1:
         set_fake(NCCL_VERSION="21304")
@@ -86,7 +86,6 @@ def choose_by_itself(old: bool) -> tuple[list[float], list[str]]:
         bf.allreduce(torch.ones(4))  # warns once
         bf.shutdown()
     log.removeHandler(handler)
-    restore_fake(environment)
     texts = [one.getMessage() for one in records if one.levelno >= logging.WARNING]
     return found, texts
 

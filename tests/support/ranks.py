@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -183,6 +184,8 @@ def _work(pipe: Connection) -> None:
             return
         os.environ.clear()
         os.environ.update({**clean, **variables})
+        if fake := sys.modules.get("tests.support.fakegpu.library"):
+            fake.reset_loaded()  # the settings of its last test end
         pipe.send(_run(body, args, initialize))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.deadlines import DEADLINE_S
@@ -15,20 +14,6 @@ def set_fake(**variables: str) -> None:
     """Change settings of the fake on this rank, which counts its calls anew."""
     os.environ.update({f"FAKEGPU_{name}": value for name, value in variables.items()})
     load().reset()
-
-
-def restore_fake(environment: Mapping[str, str]) -> None:
-    """Undo ``set_fake``, whose settings would reach the next test of this process.
-
-    Args:
-        environment: The environment before the first change.
-    """
-    changed = {name for name in os.environ if name.startswith("FAKEGPU_")}
-    if any(os.environ[name] != environment.get(name) for name in changed):
-        for name in changed:
-            del os.environ[name]
-        os.environ.update(environment)
-        load().reset()
 
 
 def await_end(pid: int) -> None:

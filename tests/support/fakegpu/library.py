@@ -187,3 +187,9 @@ def build() -> None:
 def load() -> Libraries:
     """Load the libraries into this process; once."""
     return Libraries()
+
+
+def reset_loaded() -> None:
+    """Let the libraries read the environment again, if this process has loaded them."""
+    if load.cache_info().currsize:
+        load().reset()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch.utils._pytree import tree_map_only
 
 from bluecomm.device import runtime
 from tests.support.fakegpu.device import made
-from tests.support.fakegpu.faults import restore_fake
 from tests.support.fakegpu.kernels import launch
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import are_kernels, kernels
@@ -177,7 +175,6 @@ def run_on_gpu(
     """
     import bluecomm as bf
 
-    environment = dict(os.environ)
     memory = DeviceMemory(bf.rank())
     # The next test may reuse this process for tensors of the host.
     device = FakeRuntime(memory)
@@ -188,7 +185,6 @@ def run_on_gpu(
         bf.shutdown()  # which ends rounds of optimizers, while there is a device
     texts = load().violations()
     assert not texts, "\n".join(texts)
-    restore_fake(environment)
     return result
 
 
