@@ -562,30 +562,30 @@ def test_a_communicator_that_does_not_start_ends_at_the_deadline():
         assert "NCCL has not taken the call in time" in text
 
 
-def fail_on_rank_1(fault: str) -> list[str]:
-    """Return the error of a call, and of a later one, when NCCL fails on rank 1."""
+def fail_on_rank_1(fault: str) -> str:
+    """Return the error of calls after one in which NCCL fails on rank 1.
+
+    That one may have returned before the failure is noticed.
+    """
     x = torch.ones(4)
     bf.allreduce(x)
     if bf.rank() == 1:
         set_fake(FAIL=fault)
     found: list[torch.Tensor] = []
-    first = error_text(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
+    error_text(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
     for result in found:
         result.tolist()  # the device goes on after the abort
     deadline = time.monotonic() + DEADLINE_S
     while (later := error_text(lambda: bf.allreduce(x))) == "no error":
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return [first, later]
+    return later
 
 
 @pytest.mark.parametrize("fault", ["ncclAllReduce:1=2", "ncclAllReduce:1=hang"])
 def test_a_failure_on_one_rank_aborts_the_communicator_of_all(fault):
-    for first, later in run_ranks_on_gpus(
-        RANKS, fail_on_rank_1, fault, environment=NCCL
-    ):
-        assert "NCCL's communicator was aborted" in later
-        assert first == "no error" or "Error" in first
+    for text in run_ranks_on_gpus(RANKS, fail_on_rank_1, fault, environment=NCCL):
+        assert "NCCL's communicator was aborted" in text
 
 
 def lose_rank_1() -> None:

@@ -273,7 +273,10 @@ def test_calls_that_differ_fail_on_all_ranks_and_others_go_on(tmp_path):
 
 
 def hang_on_rank_1(folder: Path) -> list[str]:
-    """Return the error of a call that the device does not finish, and of later ones."""
+    """Return the error of calls after one that the device does not finish.
+
+    That one may have returned before. The last text is a result of another group.
+    """
     with torch_world(folder, RANKS):
         x = torch.ones(4)
         dist.all_reduce(x)
@@ -284,7 +287,7 @@ def hang_on_rank_1(folder: Path) -> list[str]:
             set_fake(FAIL="ncclAllReduce:1=hang")
         # Only this call has a short deadline. A later one would time out by itself.
         group.set_timeout(datetime.timedelta(seconds=2))
-        first = error_text(lambda: dist.all_reduce(x))
+        error_text(lambda: dist.all_reduce(x))
         group.set_timeout(datetime.timedelta(seconds=DEADLINE_S))
         deadline = time.monotonic() + DEADLINE_S
         while (later := error_text(lambda: dist.all_reduce(x))) == "no error":
@@ -292,14 +295,13 @@ def hang_on_rank_1(folder: Path) -> list[str]:
             time.sleep(0.01)
         x = torch.ones(4)
         dist.all_reduce(x, group=part)
-        return [first, later, str(x.tolist())]
+        return [later, str(x.tolist())]
 
 
 def test_a_call_that_the_device_does_not_finish_ends_its_group(tmp_path):
-    for first, later, other in run_ranks_on_gpus(
+    for later, other in run_ranks_on_gpus(
         RANKS, hang_on_rank_1, tmp_path, environment=NCCL
     ):
-        assert first == "no error" or "Error" in first or "Timeout" in first
         assert "NCCL's communicator was aborted" in later
         assert other == str([float(RANKS)] * 4)
 
