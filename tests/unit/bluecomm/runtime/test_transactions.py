@@ -381,9 +381,8 @@ def test_an_epoch_is_not_left_before_a_barrier_that_has_ended_is_noticed(world):
     assert states == [TransactionState.RELEASED]
 
 
-def test_a_failure_of_nccl_waits_until_the_ranks_can_decide(
-    transactions, world, monkeypatch
-):
+def start_and_fail(transactions, world, monkeypatch):
+    """Return a call in which NCCL has failed, while the ranks hold decisions back."""
     monkeypatch.setattr(f"{Transactions.__module__}.REPORT_S", 0.0)
     handle = transactions.start(call_of("x", ticket=object(), blocking=True))
     world.members.is_held = True
@@ -391,6 +390,13 @@ def test_a_failure_of_nccl_waits_until_the_ranks_can_decide(
         code=INTERNAL, rank=-1, text="NCCL failed"
     )
     world.started[-1].end()
+    return handle
+
+
+def test_a_failure_of_nccl_waits_until_the_ranks_can_decide(
+    transactions, world, monkeypatch
+):
+    handle = start_and_fail(transactions, world, monkeypatch)
     for _ in range(3):
         assert not handle.done()
     world.members.is_held = False
@@ -403,13 +409,7 @@ def test_a_failure_of_nccl_waits_until_the_ranks_can_decide(
 def test_a_failure_of_nccl_while_the_ranks_cannot_decide_may_be_a_loss(
     transactions, world, monkeypatch
 ):
-    monkeypatch.setattr(f"{Transactions.__module__}.REPORT_S", 0.0)
-    handle = transactions.start(call_of("x", ticket=object(), blocking=True))
-    world.members.is_held = True
-    world.started[-1].completion = types.SimpleNamespace(
-        code=INTERNAL, rank=-1, text="NCCL failed"
-    )
-    world.started[-1].end()
+    handle = start_and_fail(transactions, world, monkeypatch)
     assert not handle.done()
     world.members.is_held = False
     assert lose(transactions, world, 7)
