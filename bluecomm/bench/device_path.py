@@ -47,7 +47,7 @@ def check_paths(
     """Raise unless the ranks' tensors have travelled as asked.
 
     Args:
-        what: What the ranks have done.
+        what: Name of the operation or algorithm that the ranks have run.
         used: What ``path_since`` returned on each rank; ranks without a call are fine.
         asked: The job's path.
         needs_nccl: Whether NCCL carries this out where it may be used.

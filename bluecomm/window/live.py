@@ -280,7 +280,7 @@ class LiveWindow:
         """
         if self.device is None:
             return
-        # Nobody needs the result of work that fails or does not end in time.
+        # The window ends, so its last result is not needed, even if the work failed.
         with contextlib.suppress(BluecommError, RuntimeError):
             self.settle("win_free", None)
         self.device.slots.unmap()

@@ -105,8 +105,9 @@ class NcclComm {
   // target. Throws NcclError.
   void put(DeviceAddress from, std::size_t nbytes, int peer, NcclWindowHandle window,
            std::size_t offset, CudaStream stream);
-  // Makes `stream` wait for the next `count` signals of a rank. What it has put before
-  // them is then visible to later work of the stream. Throws NcclError.
+  // Makes `stream` wait for the next `count` signals of a rank. Later work of the
+  // stream then sees the values that the rank has put before these signals. Throws
+  // NcclError.
   void await_signals(int peer, int count, CudaStream stream);
   // Begins to end the communicator in order: finalize(), is_settled(), abort().
   void finalize();

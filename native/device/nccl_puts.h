@@ -17,9 +17,9 @@ namespace bluecomm::device {
 // own.
 //
 // Each function but advance() begins something; call advance() until it returns true
-// before the next one. Nothing waits for the device or for another rank. After an error
-// every call fails, and the memory stays readable. Thread-safe; the callers see to the
-// order of their calls.
+// before the next one. No function waits for the device or for another rank. After an
+// error every call fails, and the memory stays readable. Thread-safe; the callers see
+// to the order of their calls.
 class NcclPuts {
  public:
   // Allocates `nbytes`. Throws NcclError, also if NCCL is older than 2.29.2, and

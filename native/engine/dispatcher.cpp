@@ -308,9 +308,9 @@ void Dispatcher::on_goodbye(int peer) {
 bool Dispatcher::poll() {
   std::uint64_t completions = requests_.completions();
   const bool changed = take_turn();
-  // Whoever waited for a request that has ended may not poll again, and this process
-  // may end. What this turn has queued, such as messages of the request that others
-  // wait for, leaves in another turn.
+  // A caller whose request has ended may never poll again, and its process may end. So
+  // messages that this turn has queued, and that other ranks may wait for, are sent
+  // now, in further turns.
   while (requests_.completions() != completions && has_unsent()) {
     completions = requests_.completions();
     take_turn();

@@ -164,7 +164,7 @@ def batches_of_ranks() -> Tensor:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What the ranks return on the host."""
+    """Return the results of all ranks on the host."""
     folder = tmp_path_factory.mktemp("host")
     return run_ranks(
         *(RANKS, train_and_lose, batches_of_ranks(), folder, "kill"), **LOSSES

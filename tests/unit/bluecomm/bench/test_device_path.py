@@ -1,4 +1,4 @@
-"""Which paths of tensors of a GPU the benchmark accepts."""
+"""The benchmark accepts tensors of a GPU only on the path that was asked for."""
 
 import pytest
 
