@@ -23,6 +23,10 @@ class RecentMap {
     order_.pop_front();
   }
 
+  void erase(const Key& key) {
+    if (map_.erase(key) != 0) std::erase(order_, key);
+  }
+
   const Value* find(const Key& key) const {
     const auto found = map_.find(key);
     return found == map_.end() ? nullptr : &found->second;

@@ -23,6 +23,7 @@ void Groups::remove(std::uint64_t id) {
     throw std::invalid_argument("there is no group " + std::to_string(id));
   }
   removed_.add(id);
+  removers_.erase(id);  // the group has no calls any more
 }
 
 void Groups::note_removed_by(std::uint64_t id, int rank) {

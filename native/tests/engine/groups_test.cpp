@@ -36,6 +36,17 @@ TEST(groups, are_forgotten_and_their_ids_remembered) {
   CHECK_THROWS(groups.remove(1), std::invalid_argument, "there is no group 1");
 }
 
+TEST(groups, removers_are_forgotten_with_their_group) {
+  Groups groups;
+  groups.note_removed_by(1, 3);
+  groups.add({.id = 1, .ranks = {0, 3}, .machine_of = {0, 0}});
+  CHECK(groups.removers(1)->contains(3));
+  groups.remove(1);
+  CHECK(groups.removers(1) == nullptr);
+  groups.note_removed_by(1, 3);
+  CHECK(groups.removers(1) == nullptr);
+}
+
 TEST(groups, removal_fails_calls_under_way_on_all_members) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
@@ -148,11 +159,11 @@ TEST(groups, leave_no_memory_behind) {
     return mallinfo2().uordblks;
   };
   std::uint64_t id = 100;
-  for (int i = 0; i < 1100; ++i) round(++id);  // until the remembered ids are full
+  for (int i = 0; i < 2100; ++i) round(++id);  // until the remembered ids are full
   const std::size_t before = round(++id);
-  for (int i = 0; i < 500; ++i) round(++id);
+  for (int i = 0; i < 1000; ++i) round(++id);
   const std::size_t after = round(++id);
-  CHECK(after < before + 500 * 16);  // less than two words for each group
+  CHECK(after < before + 1000 * 16);  // less than two words for each group
 }
 
 }  // namespace

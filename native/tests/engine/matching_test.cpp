@@ -74,6 +74,10 @@ TEST(matching, a_recent_map_drops_the_oldest) {
   map.insert(3, 30);
   CHECK(!map.contains(1));
   CHECK(map.contains(2) && map.contains(3));
+  map.erase(2);
+  map.erase(2);
+  map.insert(4, 40);
+  CHECK(!map.contains(2) && map.contains(3) && map.contains(4));
 }
 
 }  // namespace
