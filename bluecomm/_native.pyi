@@ -527,8 +527,17 @@ class Engine(metaclass=_PybindType):
         """
 
     def add_group(
-        self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
-    ) -> None: ...
+        self,
+        group_id: int,
+        ranks: Sequence[int],
+        machine_of: Sequence[int],
+        parent: int | None = None,
+    ) -> None:
+        """Make a group known, whose operations fail on all if a member removes it.
+
+        They also fail if a member removes its parent.
+        """
+
     def remove_group(self, group_id: int) -> None:
         """Forget a group, and fail its operations on all members."""
 

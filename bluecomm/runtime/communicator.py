@@ -88,6 +88,8 @@ class Communicator:
             default, it may if the communicator has no owner.
         may_exist: Whether the engine may know its members already, because an earlier
             attempt to make this communicator was interrupted by a signal handler.
+        parent: Id of the communicator's group that frees this one. Members may free
+            theirs without having made this one. ``None`` if none does.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Communicator:
         repeats: bool | None = None,
         may_use_nccl: bool | None = None,
         may_exist: bool = False,
+        parent: int | None = None,
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
@@ -131,7 +134,9 @@ class Communicator:
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
             try:
-                world.add_group(self.group_id, self.ranks, self.layout.machine_of)
+                world.add_group(
+                    self.group_id, self.ranks, self.layout.machine_of, parent
+                )
             except ValueError:
                 if not may_exist:
                     raise
@@ -315,6 +320,7 @@ class Communicator:
                     repeats=repeats,
                     may_use_nccl=self.may_use_nccl,
                     may_exist=True,
+                    parent=self.group_id,
                 )
                 self._subgroups[ranks, purpose] = found
             return found
@@ -450,9 +456,9 @@ class Communicator:
         Call it on each rank that is done with the set; it needs no communication, and
         the ranks need not call it in the same order. Operations of the set that are
         outstanding fail, here and on the other members, and so do later ones of members
-        that have not freed it: all raise ``ShutdownError``. Only a ``recv`` from a rank
-        that has freed the set waits for its deadline. A rank whose operation has
-        finished may free the set although others still work on theirs.
+        that have not freed it: all raise ``ShutdownError``. A ``recv`` from a rank
+        that has freed the set first takes what that rank has sent before. A rank whose
+        operation has finished may free the set although others still work on theirs.
 
         Raises:
             ValueError: The set consists of all ranks of the world and lives as long.

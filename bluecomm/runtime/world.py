@@ -163,10 +163,21 @@ class World(Requests):
     # -- groups and statistics --------------------------------------------------------
 
     def add_group(
-        self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
+        self,
+        group_id: int,
+        ranks: Sequence[int],
+        machine_of: Sequence[int],
+        parent: int | None,
     ) -> None:
-        """Make a set of ranks known to the engine."""
-        self._engine.add_group(group_id, ranks, machine_of)
+        """Make a set of ranks known to the engine.
+
+        Args:
+            group_id: Its id, the same on all members.
+            ranks: Its members.
+            machine_of: The machine of each member.
+            parent: Id of the set that frees this one; ``None`` if none does.
+        """
+        self._engine.add_group(group_id, ranks, machine_of, parent)
 
     def remove_group(self, group_id: int) -> None:
         """Have the engine forget a set of ranks; its operations fail."""

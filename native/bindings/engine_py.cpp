@@ -88,9 +88,9 @@ void start(PyEngine& self, const py::sequence& peers) {
 }
 
 void add_group(PyEngine& self, std::uint64_t group_id, std::vector<int> ranks,
-               std::vector<int> machine_of) {
+               std::vector<int> machine_of, std::optional<std::uint64_t> parent) {
   const ReleaseGil unlocked;
-  self.use().add_group(group_id, std::move(ranks), std::move(machine_of));
+  self.use().add_group(group_id, std::move(ranks), std::move(machine_of), parent);
 }
 
 // Starts the operation of a Call and keeps the call in `kept`; see bindings/kept.h. A
@@ -297,7 +297,8 @@ void register_engine(py::module_& module) {
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("limit_sending", &PyEngine::limit_sending, arg("streams"),
            arg("chunk_nbytes"))
-      .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
+      .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"),
+           arg("parent") = std::nullopt)
       .def("remove_group", unlocked(&Engine::remove_group), arg("group_id"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
       .def("run_after", &run_after, arg("requests"), arg("call"))

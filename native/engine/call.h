@@ -27,6 +27,9 @@ struct Group {
   std::vector<int> ranks;
   std::vector<int> machine_of;
   int me = 0;  // this rank's index in `ranks`
+  // The group for operations of whose members it was made. A member removes it before
+  // its parent, and may never have added it.
+  std::optional<std::uint64_t> parent = std::nullopt;
 
   int size() const { return static_cast<int>(ranks.size()); }
 };

@@ -285,7 +285,7 @@ void Dispatcher::remove_group(std::uint64_t id) {
   for (const Unmatched& one : matching_.remove_group(id)) {
     send_group_removed(one.peer, one.envelope);
   }
-  points_.remove_group(id, group_removed_text());
+  points_.remove_group(id);
   Envelope notice;
   notice.type = MessageType::kGroupRemoved;
   notice.job = job_;
@@ -301,7 +301,8 @@ void Dispatcher::remove_group(std::uint64_t id) {
 void Dispatcher::handle_group_removed(int peer, std::uint64_t id) {
   groups_.note_removed_by(id, peer);
   const auto awaits_peer = [&](const Operation* one) {
-    return one->call().group->id == id && awaits_more(*one, peer);
+    const Group& group = *one->call().group;
+    return (group.id == id || group.parent == id) && awaits_more(*one, peer);
   };
   // Ending an operation may start the next one of its name, which fails in turn.
   for (auto found = operations_.begin();
@@ -309,18 +310,23 @@ void Dispatcher::handle_group_removed(int peer, std::uint64_t id) {
        operations_.end();) {
     fail_for_remover(**found, peer);
   }
+  points_.note_removed_by(id, peer);
 }
 
-// Fails a call that awaits messages of members that have removed its group. Returns
-// whether it does.
+// Fails a call that awaits messages of members that have removed its group or the
+// parent of that. Returns whether it does.
 bool Dispatcher::fail_for_removers(Operation& operation) {
-  const std::set<int>* const removers = groups_.removers(operation.key().group);
-  if (removers == nullptr) return false;
-  const auto remover = std::ranges::find_if(
-      *removers, [&](int rank) { return awaits_more(operation, rank); });
-  if (remover == removers->end()) return false;
-  fail_for_remover(operation, *remover);
-  return true;
+  const Group& group = *operation.call().group;
+  for (const std::uint64_t id : {group.id, group.parent.value_or(group.id)}) {
+    const std::set<int>* const removers = groups_.removed().removers(id);
+    if (removers == nullptr) continue;
+    const auto remover = std::ranges::find_if(
+        *removers, [&](int rank) { return awaits_more(operation, rank); });
+    if (remover == removers->end()) continue;
+    fail_for_remover(operation, *remover);
+    return true;
+  }
+  return false;
 }
 
 // Returns whether an operation awaits a message of a peer, but no ABORT.
@@ -335,8 +341,7 @@ void Dispatcher::fail_for_remover(Operation& operation, int remover) {
 }
 
 std::string Dispatcher::group_removed_text(std::optional<int> remover) const {
-  return "cut short, because " + peers_.describe_rank(remover.value_or(config_.rank)) +
-         " has freed the process set";
+  return removed_by_text(peers_.describe_rank(remover.value_or(config_.rank)));
 }
 
 // Fails the call of a peer that waits for this rank.

@@ -71,7 +71,8 @@ std::string Engine::transport_of(int rank) {
 }
 
 void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
-                       std::vector<int> machine_of) {
+                       std::vector<int> machine_of,
+                       std::optional<std::uint64_t> parent) {
   progress_.with_lock([&] {
     Group group;
     group.id = id;
@@ -84,6 +85,7 @@ void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
     group.me = static_cast<int>(me - ranks.begin());
     group.ranks = std::move(ranks);
     group.machine_of = std::move(machine_of);
+    group.parent = parent;
     dispatcher_.add_group(std::move(group));
   });
 }

@@ -30,9 +30,10 @@ class Engine final : public WindowHost, private Work {
   // Opens the channels and starts the progress thread. Call it once.
   void start(std::vector<Peer> peers);
   std::string transport_of(int rank);
-  // See Group for `machine_of`. Throws std::invalid_argument if the list has an unknown
-  // rank or lacks this one.
-  void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of);
+  // See Group for `machine_of` and `parent`. Throws std::invalid_argument if the list
+  // has an unknown rank or lacks this one.
+  void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of,
+                 std::optional<std::uint64_t> parent = std::nullopt);
   // See Dispatcher.
   void remove_group(std::uint64_t id);
   std::shared_ptr<const Group> group(std::uint64_t id);

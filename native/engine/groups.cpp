@@ -26,15 +26,4 @@ void Groups::remove(std::uint64_t id) {
   removers_.erase(id);  // the group has no calls any more
 }
 
-void Groups::note_removed_by(std::uint64_t id, int rank) {
-  if (removed_.contains(id)) return;
-  removers_.insert(id, std::make_shared<std::set<int>>());
-  (*removers_.find(id))->insert(rank);
-}
-
-const std::set<int>* Groups::removers(std::uint64_t id) const {
-  const std::shared_ptr<std::set<int>>* const found = removers_.find(id);
-  return found == nullptr ? nullptr : found->get();
-}
-
 }  // namespace bluecomm

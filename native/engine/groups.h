@@ -1,13 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <set>
 #include <unordered_map>
 
-#include "common/recent.h"
 #include "engine/call.h"
 #include "request/removed_groups.h"
 
@@ -24,20 +20,15 @@ class Groups {
   // Throws std::invalid_argument for an unknown id.
   void remove(std::uint64_t id);
   bool was_removed(std::uint64_t id) const { return removed_.contains(id); }
-  const RemovedGroups& removed() const { return removed_; }
   // Another member has removed a group, which this rank may have yet to add.
-  void note_removed_by(std::uint64_t id, int rank);
-  // Returns the members that have removed the group; null if none has.
-  const std::set<int>* removers(std::uint64_t id) const;
+  void note_removed_by(std::uint64_t id, int rank) {
+    removed_.note_removed_by(id, rank);
+  }
+  const RemovedGroups& removed() const { return removed_; }
 
  private:
-  // Groups of which removals by other members are remembered.
-  static constexpr std::size_t kRemembered = 1024;
-
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   RemovedGroups removed_;
-  RecentMap<std::uint64_t, std::shared_ptr<std::set<int>>, std::hash<std::uint64_t>>
-      removers_{kRemembered};
 };
 
 }  // namespace bluecomm

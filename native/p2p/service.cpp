@@ -28,6 +28,8 @@ void PointService::start(PointCall call, RequestId id, std::optional<Status> lat
     start_send(request);
   } else if (std::optional<SentPoint> sent = matching_.match(request)) {
     begin(std::move(*sent), request);
+  } else {
+    fail_if_removed(request);
   }
   stats_.submitted(*request);
 }

@@ -66,8 +66,11 @@ class PointService final : public PointRequestHost {
   bool has_gated() const { return !gated_.empty(); }
   bool poll_gates();
 
-  // Fails the requests of a group, which has been removed.
-  void remove_group(std::uint64_t group, const std::string& why);
+  // Fails the requests of a group, which this rank has removed.
+  void remove_group(std::uint64_t group);
+  // Fails the receives of a group that only await ranks which have removed it. The
+  // earlier messages of `peer`, which is the latest of them, have arrived.
+  void note_removed_by(std::uint64_t group, int peer);
   // Fails requests that start from now on, with `why`.
   void close(Status why) { closed_ = std::move(why); }
   // Drops all messages.
@@ -110,6 +113,8 @@ class PointService final : public PointRequestHost {
   Status timeout_status(const PointRequest& request) const;
   bool fail_gone(int rank);
   bool fail_without_source(std::span<const int> gone);
+  void fail_if_removed(const PointRequestPtr& receive);
+  bool has_source(const PointRequest& receive) const;
 
   const int rank_;
   const std::uint64_t job_;
@@ -132,7 +137,6 @@ class PointService final : public PointRequestHost {
   // Sends that have failed on this rank; what their receivers report is no news.
   RecentMap<RequestId, bool, std::hash<RequestId>> failed_{1024};
   Status closed_;
-  std::string why_removed_;
 };
 
 }  // namespace bluecomm

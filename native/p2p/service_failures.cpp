@@ -131,8 +131,8 @@ void PointService::decline(SentPoint sent, const Status& status) {
   if (peers_.channel(sent.peer) != nullptr) declined_.push_back(std::move(sent));
 }
 
-void PointService::remove_group(std::uint64_t group, const std::string& why) {
-  why_removed_ = why;
+void PointService::remove_group(std::uint64_t group) {
+  const std::string why = removed_by_text(peers_.describe_rank(rank_));
   std::vector<PointRequestPtr> concerned = matching_.waiting_receives();
   concerned.insert(concerned.end(), sends_.begin(), sends_.end());
   for (const auto& transfer : transfers_) concerned.push_back(transfer->receive());
@@ -151,7 +151,42 @@ void PointService::decline_removed(SentPoint sent) {
   report_taken(sent.peer);
   const std::string call = "send with tag " + std::to_string(sent.message.tag) +
                            " to " + peers_.describe_rank(rank_);
-  decline(std::move(sent), {Code::kFreed, call + ": " + why_removed_, rank_});
+  const std::string why = removed_by_text(peers_.describe_rank(rank_));
+  decline(std::move(sent), {Code::kFreed, call + ": " + why, rank_});
+}
+
+void PointService::note_removed_by(std::uint64_t group, int peer) {
+  for (const PointRequestPtr& receive : matching_.waiting_receives()) {
+    const PointCall& call = receive->call();
+    if (call.group != group) continue;
+    if (call.peer == peer || call.peer == kAnySource) fail_if_removed(receive);
+  }
+}
+
+// Fails a receive that waits, if no rank is left that could send, because one or all
+// have removed the group.
+void PointService::fail_if_removed(const PointRequestPtr& receive) {
+  const PointCall& call = receive->call();
+  const std::set<int>* const removers = removed_groups_.removers(call.group);
+  if (removers == nullptr) return;
+  const bool is_from_any = call.peer == kAnySource;
+  if (is_from_any ? has_source(*receive) : !removers->contains(call.peer)) return;
+  const int remover = is_from_any ? *removers->begin() : call.peer;
+  const std::string why = removed_by_text(peers_.describe_rank(remover));
+  fail(*receive, {Code::kFreed, receive->label() + ": " + why, remover});
+}
+
+// Returns whether a rank is left that could send to a receive from any rank. This rank
+// itself does not count.
+bool PointService::has_source(const PointRequest& receive) const {
+  const PointCall& call = receive.call();
+  const std::set<int>* const removers = removed_groups_.removers(call.group);
+  return std::ranges::any_of(*call.members, [&](int rank) {
+    if (rank == rank_ || (removers != nullptr && removers->contains(rank))) {
+      return false;
+    }
+    return !peers_.why_gone(rank, receive.started());
+  });
 }
 
 // --- Failures that peers report ------------------------------------------------------
@@ -330,8 +365,8 @@ bool PointService::fail_gone(int rank) {
   return changed;
 }
 
-// Fails the receives from any rank to which no rank is left that could send. This rank
-// itself does not count, unless it is the only member.
+// Fails the receives from any rank to which no rank is left that could send, because
+// some are lost. This rank itself does not count, unless it is the only member.
 bool PointService::fail_without_source(std::span<const int> gone) {
   bool changed = false;
   for (const PointRequestPtr& receive : matching_.waiting_receives()) {
@@ -340,10 +375,7 @@ bool PointService::fail_without_source(std::span<const int> gone) {
     const auto last = std::find_if(gone.rbegin(), gone.rend(), [&](int rank) {
       return std::find(members.begin(), members.end(), rank) != members.end();
     });
-    const bool is_left = std::any_of(members.begin(), members.end(), [&](int rank) {
-      return rank != rank_ && !peers_.why_gone(rank, receive->started());
-    });
-    if (is_left) continue;
+    if (last == gone.rend() || has_source(*receive)) continue;
     fail(*receive,
          {Code::kPeerLost,
           receive->label() + ": no possible source is left; the last was lost: " +

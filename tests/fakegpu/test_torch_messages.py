@@ -15,7 +15,7 @@ import torch.distributed as dist
 from bluecomm.runtime import current_communicator
 from tests.fakegpu.test_torch_nccl import NCCL, RANKS, inputs_of_groups
 from tests.fakegpu.test_torch_operations import held_stream, on_other_stream
-from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.deadlines import DEADLINE_S, hear, say, wait_until
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
@@ -81,6 +81,77 @@ def test_streams_see_messages(seed, tmp_path):
         *(RANKS, on_streams, tensors, tmp_path / "gpu"), seed=seed, environment=NCCL
     )
     torch.testing.assert_close(found, expected)
+
+
+# --- Messages that wait --------------------------------------------------------------
+
+
+def wait_for_receivers(folder: Path) -> list[list[float]]:
+    """Return what rank 0 receives while its sends to rank 1 wait for receives."""
+    with torch_world(folder, RANKS) as rank:
+        x = torch.full((3,), float(rank + 1))
+        found = []
+        if rank == 0:
+            sends = [dist.isend(x, 1, tag=tag) for tag in range(2)]
+            received = torch.zeros(3)
+            dist.recv(received, 2)
+            total = x + 0
+            pair = dist.all_reduce(total, group=dist.new_group([0, 2]), async_op=True)
+            pair.wait()
+            found = [received.tolist(), total.tolist()]  # the device has finished them
+            say(folder, "received")
+            for work in sends:
+                assert work is not None
+                work.wait()
+        elif rank == 1:
+            dist.new_group([0, 2])
+            hear(folder, "received")
+            for tag in (1, 0):
+                dist.recv(x, 0, tag=tag)
+            found = [x.tolist()]
+        else:
+            dist.send(x, 0)
+            dist.all_reduce(x, group=dist.new_group([0, 2]))
+        return found
+
+
+def test_a_send_without_a_receive_holds_nothing_back(tmp_path):
+    found = run_ranks_on_gpus(RANKS, wait_for_receivers, tmp_path, environment=NCCL)
+    assert found == [[[3.0] * 3, [4.0] * 3], [[1.0] * 3], []]
+
+
+def receive_from_one_that_leaves(folder: Path) -> list[str]:
+    """Return errors of receives from rank 1, which destroys the group."""
+    with torch_world(folder, RANKS) as rank:
+        x = torch.ones(3)
+        group = dist.new_group(list(range(RANKS)))
+        assert group is not None
+        texts = []
+        waiting = dist.irecv(x, 1, group=group) if rank == 0 else None
+        dist.barrier()
+        if rank == 1:
+            dist.destroy_process_group(group)
+        else:
+            if waiting is not None:
+                texts.append(error_text(waiting.wait))
+            texts.append(error_text(lambda: dist.recv(x, 1, group=group)))
+            (dist.recv if rank else dist.send)(x, 2 - rank, group=group)
+        dist.barrier()
+        return texts
+
+
+@pytest.mark.parametrize("transport", ["nccl", "staged"])
+def test_receives_from_a_member_that_has_left_fail_at_once(transport, tmp_path):
+    # A wait for the deadline would be a CommunicationTimeout.
+    found = run_ranks_on_gpus(
+        *(RANKS, receive_from_one_that_leaves, tmp_path),
+        environment={"BLUECOMM_DEVICE_TRANSPORT": transport},
+    )
+    assert [len(texts) for texts in found] == [2, 0, 1]
+    for text in found[0] + found[2]:
+        assert text.startswith("ShutdownError"), text
+        assert "rank 1" in text
+        assert "has freed the process set" in text
 
 
 # --- Barrier -------------------------------------------------------------------------

@@ -26,6 +26,8 @@ def _free_early():
             outcome_of(lambda: bf.allreduce(x, name="x", process_set=ours)).error
             for _ in range(2)
         ]
+        out = torch.empty(3)
+        failures.append(outcome_of(lambda: bf.recv(out, 1, process_set=ours)).error)
     ours.free()
     theirs.free() if rank == 1 else bf.allreduce(x, process_set=theirs)
     return [*failures, float(bf.allreduce(x, name="all")[0])]
@@ -34,7 +36,7 @@ def _free_early():
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_operations_of_a_freed_set_fail_on_all_members(transport):
     ranks = run_ranks(3, _free_early, transport=transport)
-    assert [len(outcomes) for outcomes in ranks] == [3, 2, 3]
+    assert [len(outcomes) for outcomes in ranks] == [4, 2, 4]
     for *failures, after in ranks:
         assert after == 1
         for error in failures:

@@ -127,6 +127,33 @@ TEST(groups, removal_fails_calls_of_members_that_have_sent_nothing) {
   }
 }
 
+TEST(groups, removal_fails_calls_of_groups_that_the_member_has_not_made) {
+  constexpr std::uint64_t kPair = 78;
+  for (const bool is_called_before : {true, false}) {
+    EngineWorld world(2);
+    for (const int rank : {0, 1}) {
+      world.engine(rank).add_group(kRemoved, {0, 1}, {0, 0});
+    }
+    Engine& engine = world.engine(1);
+    engine.add_group(kPair, {0, 1}, {0, 0}, kRemoved);
+    std::vector<float> tensor(10);
+    const auto start = [&] {
+      return engine.submit(
+          make_call(engine, Kind::kAllreduce, "x", tensor, tensor, kPair));
+    };
+    std::vector<RequestId> ids;
+    if (is_called_before) ids.push_back(start());
+    world.engine(0).remove_group(kRemoved);
+    ids.push_back(start());
+    for (const RequestId id : ids) {
+      const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);
+      CHECK(status.has_value());
+      check_failure(*status, Code::kFreed, "rank 0 (host0) has freed the process set");
+      engine.release(id);
+    }
+  }
+}
+
 TEST(groups, removal_leaves_what_the_member_has_sent) {
   EngineWorld world(2);
   for (const int rank : {0, 1}) world.engine(rank).add_group(kRemoved, {0, 1}, {0, 0});

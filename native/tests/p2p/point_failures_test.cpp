@@ -89,6 +89,45 @@ TEST(point_failures, calls_of_a_removed_group_fail) {
   });
 }
 
+TEST(point_failures, receives_from_members_that_have_removed_their_group_fail) {
+  constexpr std::uint64_t kSet = 78;
+  constexpr const char* kWhy =
+      "cut short, because rank 0 (host0) has freed the process set";
+  EngineWorld world(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    world.engine(rank).add_group(kSet, {0, 1, 2}, {0, 0, 0});
+  }
+  Engine& receiver = world.engine(1);
+  std::vector<float> sent{4.0F};
+  std::vector<float> value(1);
+  std::vector<float> from_other(1);
+  const RequestId waiting = receiver.submit(recv_call(receiver, value, 0, 1, kSet));
+  const RequestId from_any =
+      receiver.submit(recv_call(receiver, from_other, kAnySource, 2, kSet));
+  CHECK_EQ(
+      run_point(world.engine(0), send_call(world.engine(0), sent, 1, 3, kSet)).text,
+      "");
+  world.engine(0).remove_group(kSet);
+  check_failure(finish(receiver, waiting), Code::kFreed, kWhy);
+  // What rank 0 has sent before can still be received, and then nothing more.
+  CHECK_EQ(run_point(receiver, recv_call(receiver, value, 0, 3, kSet)).text, "");
+  CHECK_EQ(value[0], 4.0F);
+  check_failure(run_point(receiver, recv_call(receiver, value, 0, 3, kSet)),
+                Code::kFreed, kWhy);
+  // Rank 2 can still send.
+  CHECK(!receiver.done(from_any));
+  CHECK_EQ(
+      run_point(world.engine(2), send_call(world.engine(2), sent, 1, 2, kSet)).text,
+      "");
+  CHECK_EQ(finish(receiver, from_any).text, "");
+  CHECK_EQ(from_other[0], 4.0F);
+  const RequestId last =
+      receiver.submit(recv_call(receiver, from_other, kAnySource, 2, kSet));
+  world.engine(2).remove_group(kSet);
+  check_failure(finish(receiver, last), Code::kFreed, kWhy);
+  receiver.remove_group(kSet);
+}
+
 TEST(point_failures, a_receive_that_timed_out_leaves_its_message) {
   EngineWorld world(2);
   Engine& receiver = world.engine(1);
