@@ -504,13 +504,22 @@ def staging_of(tensor: torch.Tensor) -> Staging | None:
         return None
     index = runtime.current_runtime().index_of(tensor)
     if index is not None:
-        # Two threads may make the first one, but both get the same.
-        return _cuda.get(index) or _cuda.setdefault(index, CudaStaging(index))
+        return cuda_staging(index)
     if tensor.device.type in _BLOCKING_TYPES:
         return _blocking.setdefault(
             tensor.device, BlockingStaging(tensor.detach().new_empty(0))
         )
     return None
+
+
+def cuda_staging(index: int) -> CudaStaging:
+    """Return the staging of a CUDA device among those that the process sees.
+
+    Raises:
+        RuntimeError: CUDA's driver cannot be used.
+    """
+    # Two threads may make the first one, but both get the same.
+    return _cuda.get(index) or _cuda.setdefault(index, CudaStaging(index))
 
 
 def values_on_host(

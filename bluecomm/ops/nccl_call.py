@@ -86,6 +86,18 @@ class NcclTickets:
         return self._ticket.follow(stream)
 
 
+def offers_nccl(comm: Communicator) -> bool:
+    """Return whether NCCL carries out operations of these ranks on tensors of GPUs.
+
+    The answer is the same on all members.
+    """
+    return (
+        comm.size > 1
+        and comm.may_use_nccl
+        and comm.world.device_transport.path == "nccl"
+    )
+
+
 def uses_nccl(comm: Communicator, staging: Staging) -> bool:
     """Return whether NCCL carries out operations of these ranks, if it has them.
 

@@ -16,16 +16,15 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.device.staging import Staging
-from bluecomm.errors import CommunicationTimeout, MismatchError, PeerLostError
+from bluecomm.errors import MismatchError, PeerLostError
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import limit_of, make_nccl_call, uses_nccl
-from bluecomm.ops.refusal import is_marked, refuse, refuse_start
+from bluecomm.ops.refusal import refuse, refuse_follow_up, refuse_start
 from bluecomm.ops.tensor import span
 from bluecomm.ops.time_budget import TimeBudget
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.chained_handle import ChainedHandle
-from bluecomm.runtime.epochs.transaction import TransactionHandle
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
@@ -198,7 +197,9 @@ class NcclGather:
         return ChainedHandle(
             numbers,
             functools.partial(self._start_rows, name, first.blocking),
-            on_failure=functools.partial(self._refuse_rows, name, numbers),
+            on_failure=functools.partial(
+                refuse_follow_up, self._comm, self._kind, name, numbers
+            ),
         )
 
     def _call_of_numbers(self) -> Call[list[int]]:
@@ -232,22 +233,6 @@ class NcclGather:
         if is_alltoall:
             call.parameters = parameters(splits=(1,) * self._comm.size)
         return call
-
-    def _refuse_rows(
-        self, name: str, numbers: Handle[list[int]], error: Exception
-    ) -> None:
-        """Tell members whose first call has not failed that no rows will come.
-
-        If it has failed on all members, none starts the second call.
-        """
-        fails_on_all = isinstance(error, MismatchError)
-        if isinstance(numbers, TransactionHandle):
-            # A transaction ends alike on all members, unless its deadline has passed
-            # in the barrier of its end.
-            is_late = isinstance(error, CommunicationTimeout)
-            fails_on_all = not (is_late and numbers.transaction.commit is not None)
-        if not fails_on_all and not is_marked(error):
-            refuse(self._comm, [(self._kind, name, None)], error)
 
     def _start_rows(self, name: str, blocking: bool, rows: list[int]) -> Handle[Any]:
         """Start NCCL's call when the numbers of rows are known."""

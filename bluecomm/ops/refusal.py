@@ -12,9 +12,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bluecomm.errors import BluecommError
-from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
+from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.call import Call
+from bluecomm.runtime.epochs.transaction import TransactionHandle
 from bluecomm.runtime.failure import reason_of
 
 if TYPE_CHECKING:
@@ -115,6 +116,30 @@ def refuse_start(
     given = name if call is None else call.name
     if isinstance(given, str | None):
         refuse(comm, _one(comm, kind, given, parameters), error)
+
+
+def refuse_follow_up(
+    comm: Communicator, kind: str, name: str, first: Handle[Any], error: Exception
+) -> None:
+    """Tell members whose first call has not failed that the second will not come.
+
+    If it has failed on all members, none starts the second call.
+
+    Args:
+        comm: Ranks that take part.
+        kind: The engine's name of the operation.
+        name: Name of the second call.
+        first: Handle of the first call, which exchanges facts on the host.
+        error: The failure of the first call.
+    """
+    fails_on_all = isinstance(error, MismatchError)
+    if isinstance(first, TransactionHandle):
+        # A transaction ends alike on all members, unless its deadline has passed in
+        # the barrier of its end.
+        is_late = isinstance(error, CommunicationTimeout)
+        fails_on_all = not (is_late and first.transaction.commit is not None)
+    if not fails_on_all and not is_marked(error):
+        refuse(comm, [(kind, name, None)], error)
 
 
 def refuse_form(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.device.staging import Staging, staging_of
+from bluecomm.device.staging import staging_of, values_on_host
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.outputs import check_out_like
+from bluecomm.ops.nccl_call import limit_of, offers_nccl
+from bluecomm.ops.nccl_scatter import NcclScatter
+from bluecomm.ops.outputs import check_out_like, written
 from bluecomm.ops.roots import member_of
-from bluecomm.ops.tensor import (
-    as_input,
-    dtype_of_word,
-    new_output,
-    require_tensors,
-    span,
-)
+from bluecomm.ops.scattered_parts import RootParts, pack, unpack
+from bluecomm.ops.tensor import as_input, require_tensors, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 
@@ -26,10 +23,6 @@ if TYPE_CHECKING:
     from bluecomm._native import Gate
 
 __all__ = ["scatter", "scatter_nonblocking"]
-
-# A part is its head, padded to this alignment, and the values. The head is its own
-# length in 4 bytes, then the words of type and shape, such as "float32 3 4".
-_ALIGNMENT = 64
 
 
 def _scatter(
@@ -48,9 +41,9 @@ def _scatter(
     The other ranks need not know types or shapes, which the root sends along. No
     gradient passes: each rank gets the values.
 
-    Parts on a GPU travel through the host. The result is where ``out`` is. Without
-    ``out`` the root's own result is where its part is, and those of the other ranks are
-    on the CPU, because they have no tensor that names a device.
+    The result is where ``out`` is. Without ``out`` it is where the root's parts are: on
+    the CPU, or, if NCCL is in use, on this rank's GPU. Without NCCL, parts on a GPU
+    travel through the host, and only the root's own result is on its GPU.
 
     Args:
         tensors: On the root a tensor for each rank, in order; their types and shapes
@@ -79,53 +72,42 @@ def _scatter(
     """
     comm = current_communicator(process_set)
     root = member_of("scatter", "root_rank", root_rank, comm)
-    packed = torch.empty(0, dtype=torch.uint8)
-    gate: Gate | None = None
-    lengths: list[int] = []
-    own: torch.Tensor | None = None
+    parts: RootParts | None = None
     if comm.rank == root:
-        parts, staging = _checked(tensors, comm)
-        packed, lengths = _pack(parts, staging)
-        if staging is not None:
-            packed, gate = staging.to_host(packed)
-        if out is None:
-            own = parts[comm.rank][0].clone()
+        parts = _checked(tensors, comm)
     elif tensors is not None:
         raise ValueError(
             f"scatter: only the root, rank {root_rank}, passes tensors; pass None on "
             f"rank {comm.world.rank}"
         )
-
-    def finish(number: int) -> torch.Tensor:
-        if own is not None:
-            return own
-        if comm.rank == root:
-            part = torch.split(packed, lengths)[root]
-        else:
-            block, rows = comm.world.output(number)
-            part = torch.frombuffer(block, dtype=torch.uint8, count=sum(rows))
-        value = _unpack(part)
-        return value if out is None else _copied(value, out)
-
-    call: Call[torch.Tensor] = Call(
-        "scatter", "uint8", packed.shape, span(packed), NO_MEMORY, (packed,), finish
-    )
-    call.gate = gate
+    # The own part of the root, as it is now.
+    own = None if parts is None or out is not None else parts.tensors[root].clone()
+    call: Call[Any]
+    begin: Callable[[Call[Any]], Handle[torch.Tensor]] = comm.start
+    if offers_nccl(comm):
+        limit_s = limit_of(comm, "scatter", timeout_s)
+        host_call = None
+        if parts is None or not parts.are_on_gpu:
+            host_call = _host_call(comm, root, parts, own, out)
+        exchange = NcclScatter(
+            *(comm, root, parts, out, host_call),
+            *(functools.partial(_placed, own, out, limit_s), limit_s),
+        )
+        call, begin = exchange.first, exchange.begin
+    else:
+        call = _host_call(comm, root, parts, own, out)
     call.name = name
     call.timeout_s = timeout_s
-    call.parameters = parameters(root=root, splits=tuple(lengths))
     call.blocking = form.blocking
-    return comm.start(call)
+    return begin(call)
 
 
 scatter = blocking(_scatter)
 scatter_nonblocking = nonblocking(_scatter)
 
 
-def _checked(
-    tensors: Sequence[torch.Tensor] | None, comm: Communicator
-) -> tuple[list[tuple[torch.Tensor, str]], Staging | None]:
-    """Return the parts with the engine's types, and the staging of their device."""
+def _checked(tensors: Sequence[torch.Tensor] | None, comm: Communicator) -> RootParts:
+    """Return the parts that the root has given."""
     given = None if tensors is None else require_tensors("scatter", tensors)
     if given is None or len(given) != comm.size:
         got = "None" if given is None else len(given)
@@ -142,7 +124,54 @@ def _checked(
                 "scatter: expected all tensors on one device, got some on "
                 f"{first.device} and on {tensor.device}; move them with .to() first"
             )
-    return parts, staging
+    if staging is not None:
+        comm.world.check_usable()  # before a forked child asks for memory
+        staging.point()  # raises on a stream that captures a graph
+    contiguous, dtypes = zip(*parts, strict=True)
+    return RootParts(contiguous, dtypes, staging)
+
+
+def _host_call(
+    comm: Communicator,
+    root: int,
+    parts: RootParts | None,
+    own: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> Call[torch.Tensor]:
+    """Return a call whose parts travel on the host.
+
+    Args:
+        comm: Members that take part.
+        root: Number of the root.
+        parts: The root's parts; ``None`` on the other members.
+        own: Result of the root, unless ``out`` is given.
+        out: Memory for the result that the caller gave.
+    """
+    packed = torch.empty(0, dtype=torch.uint8)
+    gate: Gate | None = None
+    lengths: list[int] = []
+    if parts is not None:
+        packed, lengths = pack(parts)
+        if parts.staging is not None:
+            packed, gate = parts.staging.to_host(packed)
+
+    def finish(number: int) -> torch.Tensor:
+        if own is not None:
+            return own
+        if comm.rank == root:
+            part = torch.split(packed, lengths)[root]
+        else:
+            block, rows = comm.world.output(number)
+            part = torch.frombuffer(block, dtype=torch.uint8, count=sum(rows))
+        value = unpack(part)
+        return value if out is None else _copied(value, out)
+
+    call: Call[torch.Tensor] = Call(
+        "scatter", "uint8", packed.shape, span(packed), NO_MEMORY, (packed,), finish
+    )
+    call.gate = gate
+    call.parameters = parameters(root=root, splits=tuple(lengths))
+    return call
 
 
 def _copied(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -157,51 +186,27 @@ def _copied(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     return staging.write(out, values.copy_(value))
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _pack(
-    parts: Sequence[tuple[torch.Tensor, str]], staging: Staging | None
-) -> tuple[torch.Tensor, list[int]]:
-    """Return all parts one after another, where they are, and their lengths in bytes.
+def _placed(
+    own: torch.Tensor | None,
+    out: torch.Tensor | None,
+    limit_s: float,
+    part: torch.Tensor,
+) -> torch.Tensor:
+    """Return the result from this rank's part on a device.
 
     Args:
-        parts: The parts, and the engine's names of their types.
-        staging: Staging of the device that has them; ``None`` if the host does.
+        own: As for ``_host_call``.
+        out: As for ``_host_call``.
+        limit_s: Seconds for which to wait for the device, if ``out`` is on the host.
+        part: The part, in the order of the current stream.
     """
-    texts, lengths = [], []
-    for tensor, word in parts:
-        words = " ".join([word, *map(str, tensor.shape)]).encode()
-        text = len(words).to_bytes(4, "little") + words
-        texts.append(text.ljust(_aligned(len(text)), b"\0"))
-        lengths.append(len(texts[-1]) + _aligned(tensor.nbytes))
-    joined = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
-    if staging is None:
-        packed = new_output(torch.empty(sum(lengths), dtype=torch.uint8))
-    else:
-        packed = staging.empty((sum(lengths),), torch.uint8)
-        on_host = staging.empty_on_host(joined.shape, joined.dtype)
-        joined = staging.to_device(on_host.copy_(joined))
-    heads = torch.split(joined, [len(text) for text in texts])
-    start = 0
-    for (tensor, _), head, length in zip(parts, heads, lengths, strict=True):
-        body = start + len(head)
-        packed[start:body] = head
-        if tensor.nbytes:
-            values = tensor.reshape(-1).view(torch.uint8)
-            packed[body : body + tensor.nbytes] = values
-        start += length
-    return packed, lengths
-
-
-def _unpack(part: torch.Tensor) -> torch.Tensor:
-    length = int.from_bytes(bytes(part[:4].tolist()), "little")
-    word, *sizes = bytes(part[4 : 4 + length].tolist()).decode().split()
-    shape = tuple(map(int, sizes))
-    dtype = dtype_of_word(word)
-    begin = _aligned(4 + length)
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
-    return part[begin : begin + nbytes].view(dtype).view(shape)
+    if out is None:
+        return part if own is None else own
+    check_out_like("scatter", part, out, anywhere=True)
+    if part is out:
+        written(out)
+        return out
+    with torch.no_grad():
+        if staging_of(out) is None:
+            part = values_on_host(part, "scatter", limit_s)
+        return out.copy_(part)

@@ -70,6 +70,12 @@ class NcclCalls:
         self._calls = 0
         self._nbytes = 0
 
+    @property
+    def staging(self) -> CudaStaging | None:
+        """Staging of the queue's device; ``None`` before the first call."""
+        with self._lock:
+            return self._staging
+
     def queue_of(self, staging: CudaStaging) -> NcclQueue:
         """Return the queue, on the device of ``staging``.
 

@@ -11,7 +11,8 @@ namespace {
 
 // Returns whether a call ends only once all members have called alike.
 bool needs_all_members(Kind kind) {
-  return kind != Kind::kGather && !kind_info(kind).spares_group;
+  return kind != Kind::kGather && kind != Kind::kScatter &&
+         !kind_info(kind).spares_group;
 }
 
 // Adds phases after which all members know that all have come this far: the others tell

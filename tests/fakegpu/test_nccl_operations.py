@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.ops import nccl_gather, start
+from bluecomm.ops import nccl_gather, nccl_scatter, start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
@@ -120,6 +120,13 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "gradient of pair_gossip": lambda x: gradient_of(
         lambda y: gossip(y, 0.5, 0.25) * 1, x
     ),
+    "scatter": lambda x: scatter_parts(x, 1),
+    "scatter, out": lambda x: scatter_parts(x, 0, torch.zeros(2, 5)),
+    "scatter, out on the host": lambda x: scatter_parts(x, 2, x.cpu()[:2].clone()),
+    "scatter from the host": lambda x: scatter_parts(x.cpu(), 1, torch.zeros(2, 5)),
+    "scatter of unlike parts": lambda x: bf.scatter(
+        [x[:1].t(), x.double() > 0, x[:0]] if bf.rank() == 1 else None, 1
+    ),
     "hierarchical": lambda x: bf.hierarchical_neighbor_allreduce(x),
     # NCCL does not serve these, which go through the host.
     "no elements": lambda x: bf.allreduce(x[:0]),
@@ -137,6 +144,7 @@ def run_and_name_kinds(tensors: list[torch.Tensor]) -> list[str]:
     with (
         mock.patch.object(start, "make_nccl_call", make),
         mock.patch.object(nccl_gather, "make_nccl_call", make),
+        mock.patch.object(nccl_scatter, "make_nccl_call", make),
     ):
         run_all(tensors)
     return sorted(kinds)
@@ -189,6 +197,16 @@ def move_all(x):
         bf.gather(x, 1),
         bf.neighbor_allgather(x),
     ]
+
+
+def scatter_parts(x, root, out=None):
+    """Return the part of the root's tensor that belongs to this rank."""
+    parts = [x[number : number + 2] for number in range(RANKS)]
+    started = bf.scatter_nonblocking(
+        parts if bf.rank() == root else None, root, "parts", out=out
+    )
+    bf.barrier()
+    return started.wait() * 2
 
 
 def gossip(x, *weights):
@@ -331,7 +349,7 @@ def test_operations_go_through_nccl():
     every = {
         *("allgather", "allreduce", "alltoall", "broadcast", "gather"),
         *("hierarchical_neighbor_allreduce", "neighbor_allgather"),
-        *("neighbor_allreduce", "pair_gossip", "reduce", "reducescatter"),
+        *("neighbor_allreduce", "pair_gossip", "reduce", "reducescatter", "scatter"),
     }
     alone = every - {"pair_gossip"}  # the third rank is not one of the pair
     found = run_ranks_on_gpus(RANKS, run_and_name_kinds, inputs(), environment=NCCL)
@@ -476,6 +494,41 @@ def test_calls_that_failed_on_all_ranks_leave_nothing_behind():
         for unlike, refused in found.values():
             assert "One rank's tensor goes through NCCL" in unlike
             assert ("refused its call" in refused) == (rank != 2)
+
+
+def scatter_wrongly() -> dict[str, Any]:
+    """Return the first result of a world, and errors of calls that differ."""
+    x = torch.ones(2)
+    rank = bf.rank()
+    given = [x, x + 1, x + 2]
+    found: dict[str, Any] = {"first": bf.scatter(given if rank == 2 else None, 2)}
+    found["root"] = error_text(
+        lambda: bf.scatter(given if rank == rank % 2 else None, rank % 2, "root")
+    )
+    found["too few"] = error_text(
+        lambda: bf.scatter(given[1:] if rank == 0 else None, 0, "few")
+    )
+    narrow = x[:1].clone() if rank == 1 else torch.zeros(2)
+    found["out"] = error_text(
+        lambda: bf.scatter(given if rank == 0 else None, 0, "out", out=narrow)
+    )
+    with capturing():
+        found["captured"] = error_text(
+            lambda: bf.scatter(given if rank == 0 else None, 0, "captured")
+        )
+    found["last"] = bf.scatter(given if rank == 0 else None, 0)
+    return found
+
+
+def test_scatters_that_differ_fail_on_all_ranks():
+    results = run_ranks_on_gpus(RANKS, scatter_wrongly, environment=NCCL)
+    for rank, found in enumerate(results):
+        assert found["first"].tolist() == found["last"].tolist() == [rank + 1.0] * 2
+        assert "MismatchError: scatter 'root'" in found["root"]
+        assert "expected a tensor for each of 3 ranks" in found["too few"]
+        assert ("out must have type" in found["out"]) == (rank == 1)
+        assert (found["out"] == "no error") == (rank != 1)
+        assert "captures a CUDA graph" in found["captured"]
 
 
 @contextlib.contextmanager

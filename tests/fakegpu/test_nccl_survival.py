@@ -220,6 +220,7 @@ def stack(x: torch.Tensor, i: int) -> list[Any]:
         lambda: bf.alltoall(x.new_full((size, 2), 1.0 * rank))[0],
         lambda: bf.reducescatter(even.repeat(3, 1), splits=[1, 2, 3], op=bf.Sum),
         lambda: bf.allgather(even, out=even.repeat(size, 1)),
+        lambda: bf.scatter([even] * size if rank == 1 else None, 1),
     ]
     if rank > 0:
         calls.append(lambda: bf.pair_gossip(x, 3 - rank, 0.25, 0.5))

@@ -158,6 +158,18 @@ TEST(tickets, are_preceded_by_calls_that_fail_on_all_ranks_if_two_disagree) {
       ring.destinations = {{3 - rank, 1.0}};
     }
     check_failure(run_call(engine, std::move(ring)), Code::kMismatch, "shape");
+
+    std::vector<float> parts(3);
+    Call scatter = make_call(engine, Kind::kScatter, "z", parts, {});
+    scatter.root = rank == 1 ? 1 : 0;
+    if (rank == scatter.root) {
+      scatter.splits = {1, 1, 1};
+    } else {
+      scatter.shape = {0};
+      scatter.input = {};
+    }
+    scatter.precedes_ticket = true;
+    check_failure(run_call(engine, std::move(scatter)), Code::kMismatch, "root");
   });
 }
 
