@@ -23,7 +23,6 @@ void Groups::remove(std::uint64_t id) {
     throw std::invalid_argument("there is no group " + std::to_string(id));
   }
   removed_.add(id);
-  removers_.erase(id);  // the group has no calls any more
 }
 
 }  // namespace bluecomm

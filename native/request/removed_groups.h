@@ -15,8 +15,11 @@ namespace bluecomm {
 // not removed them may still arrive. Guarded by the engine's progress lock.
 class RemovedGroups {
  public:
-  // This rank has removed a group.
-  void add(std::uint64_t id) { ids_.insert(id, true); }
+  // This rank has removed a group, which has no calls here any more.
+  void add(std::uint64_t id) {
+    ids_.insert(id, true);
+    removers_.erase(id);
+  }
   // Returns whether the group was among the last kRemembered that this rank has
   // removed.
   bool contains(std::uint64_t id) const { return ids_.contains(id); }

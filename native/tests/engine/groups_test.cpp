@@ -40,11 +40,11 @@ TEST(groups, removers_are_forgotten_with_their_group) {
   Groups groups;
   groups.note_removed_by(1, 3);
   groups.add({.id = 1, .ranks = {0, 3}, .machine_of = {0, 0}});
-  CHECK(groups.removers(1)->contains(3));
+  CHECK(groups.removed().removers(1)->contains(3));
   groups.remove(1);
-  CHECK(groups.removers(1) == nullptr);
+  CHECK(groups.removed().removers(1) == nullptr);
   groups.note_removed_by(1, 3);
-  CHECK(groups.removers(1) == nullptr);
+  CHECK(groups.removed().removers(1) == nullptr);
 }
 
 TEST(groups, removal_fails_calls_under_way_on_all_members) {
