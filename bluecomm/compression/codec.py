@@ -183,9 +183,9 @@ class Codec(abc.ABC):
     def decode_pieces(
         self, encoded: torch.Tensor, into: torch.Tensor, layout: Pieces
     ) -> None:
-        """Decode what ``encode_pieces`` has written; see ``decode``."""
+        """Decode what ``encode_pieces`` has written; see ``start_decode``."""
         for piece, code in self._pieces(into, encoded, layout):
-            self.decode(code, piece)
+            self.start_decode(code, piece)
 
     def combine(
         self,
@@ -195,20 +195,45 @@ class Codec(abc.ABC):
         into: torch.Tensor,
         layout: Pieces,
     ) -> bool:
-        """Encode the sum of several codes, divided by a number.
+        """Encode the sum of several codes, divided by a number; see ``sum_of``.
 
-        The sum is formed in float32, in the order of the codes.
+        Args:
+            encoded: As for ``sum_of``.
+            count: As for ``sum_of``.
+            divisor: As for ``sum_of``.
+            into: Where the bytes go; shape
+                ``(encoded_nbytes(count, torch.float32),)``.
+            layout: As for ``sum_of``.
+
+        Returns:
+            What ``encode`` returns.
+        """
+        return bool(self.start_combine(encoded, count, divisor, into, layout))
+
+    def start_combine(
+        self,
+        encoded: torch.Tensor,
+        count: int,
+        divisor: int,
+        into: torch.Tensor,
+        layout: Pieces,
+    ) -> torch.Tensor:
+        """Do what ``combine`` does, and return what ``start_encode`` returns."""
+        return self.start_encode(self.sum_of(encoded, count, divisor, layout), into)
+
+    def sum_of(
+        self, encoded: torch.Tensor, count: int, divisor: int, layout: Pieces
+    ) -> torch.Tensor:
+        """Return the sum of several codes, divided by a number.
+
+        The sum is formed in float32, in the order of the codes. Damaged bytes are
+        treated as in ``start_decode``.
 
         Args:
             encoded: The codes of ``count`` values each, one per stride of the layout.
             count: Number of values, at least 1.
             divisor: Number by which the sum is divided.
-            into: Where the bytes go; shape
-                ``(encoded_nbytes(count, torch.float32),)``.
             layout: Where the codes lie.
-
-        Returns:
-            What ``encode`` returns.
         """
         total = encoded.new_empty(count, dtype=torch.float32)
         nbytes = self.encoded_nbytes(count, torch.float32)
@@ -217,10 +242,8 @@ class Codec(abc.ABC):
             if number:
                 self.add(code, total)
             else:
-                self.decode(code, total)
-        if divisor != 1:
-            _divided(total, divisor)
-        return self.encode(total, into)
+                self.start_decode(code, total)
+        return total if divisor == 1 else _divided(total, divisor)
 
     def _pieces(
         self, values: torch.Tensor, codes: torch.Tensor, layout: Pieces

@@ -87,8 +87,8 @@ class ErrorFeedback:
     ) -> torch.Tensor:
         """Encode as ``encode`` does, and do not wait for a GPU if that is possible.
 
-        The residual of a tensor that has none is 0 afterwards if ``encode`` would have
-        returned False.
+        On a device, a tensor without a residual has the residual 0 afterwards, if
+        ``encode`` would have returned False.
 
         Returns:
             What ``codec.start_encode`` returns.
@@ -97,6 +97,8 @@ class ErrorFeedback:
             TypeError: As ``encode`` does.
             ValueError: As ``encode`` does.
         """
+        if staging_of(values) is None:
+            return torch.tensor(self.encode(codec, name, values, into))
         residual, total = self._total(name, values)
         sent = total.to(values.dtype)
         well = codec.start_encode(sent, into)

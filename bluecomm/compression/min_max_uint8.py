@@ -142,19 +142,19 @@ class MinMaxUInt8(Codec):
         """Return the number of chunks, as if all pieces were as long as the first."""
         return -(-values.numel() // max(1, share)) * -(-share // self.chunk)
 
-    def combine(
+    def start_combine(
         self,
         encoded: torch.Tensor,
         count: int,
         divisor: int,
         into: torch.Tensor,
         layout: Pieces,
-    ) -> bool:
+    ) -> torch.Tensor:
         """Add codes and encode the result in one call; see ``Codec.combine``."""
         if is_on_gpu(encoded):
-            return super().combine(encoded, count, divisor, into, layout)
+            return super().start_combine(encoded, count, divisor, into, layout)
         rows = encoded.numel() // layout.stride
-        return self._kernels.check(
+        return self._kernels.start_check(
             "combine",
             -(-count // self.chunk),
             encoded,

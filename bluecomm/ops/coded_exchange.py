@@ -9,14 +9,14 @@ all ranks get the same bits.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.compression.codec import Pieces
 from bluecomm.device.staging import Staging
+from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.refusal import Operation, is_marked, refuse
 from bluecomm.ops.start import start_gather
@@ -28,24 +28,10 @@ from bluecomm.runtime.handle import DoneHandle, MappedHandle
 if TYPE_CHECKING:
     from bluecomm._native import Gate
 
-# Codes begin at a multiple of this number.
-_ALIGNMENT_NBYTES = 32
-
 # Takes the heads of all ranks' messages, shape ``(ranks, head_nbytes)``, and returns
 # the divisor of the sum; 0 if the ranks need no result. Called once all heads have
 # arrived. If it raises an error, it must do so on all ranks.
 Divisor = Callable[[torch.Tensor], int]
-
-
-def pieces_of(numel: int, codec: Codec, size: int) -> tuple[list[int], list[int]]:
-    """Return the number of values of each rank's piece, and of the bytes of its code.
-
-    Raises:
-        ValueError: The codec does not encode pieces of this length.
-    """
-    share = -(-numel // size)
-    counts = [min(share, max(0, numel - k * share)) for k in range(size)]
-    return counts, [codec.encoded_nbytes(count, torch.float32) for count in counts]
 
 
 class CodedExchange:
@@ -84,19 +70,15 @@ class CodedExchange:
         self._comm = comm
         self._staging = staging
         self._names = f"{name}.pieces", f"{name}.results"
-        self._codec = codec
-        self._feedback = feedback
-        self._counts, self._nbytes = pieces_of(numel, codec, comm.size)
-        self._share = max(1, self._counts[0])
-        self._head_nbytes = head_nbytes
-        self._head = -(-head_nbytes // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+        self._pieces = CodedPieces(
+            numel, codec, comm.size, comm.rank, head_nbytes, feedback
+        )
         # Operations in shared memory read these without a copy.
-        self._lengths = [self._head + nbytes for nbytes in self._nbytes]
-        self._sent = shared_empty(sum(self._lengths), torch.uint8).zero_()
-        self._result_lengths = [_ALIGNMENT_NBYTES + one for one in self._nbytes]
-        own_nbytes = self._result_lengths[comm.rank]
+        nbytes = sum(self._pieces.message_nbytes)
+        self._sent = shared_empty(nbytes, torch.uint8).zero_()
+        own_nbytes = self._pieces.result_nbytes[comm.rank]
         self._own_result = shared_empty(own_nbytes, torch.uint8).zero_()
-        starts = itertools.accumulate(self._result_lengths[:-1], initial=0)
+        starts = itertools.accumulate(self._pieces.result_nbytes[:-1], initial=0)
         self._result_starts = torch.tensor(list(starts))
         self.is_finite = True
         self._has_second_half = False
@@ -124,26 +106,12 @@ class CodedExchange:
             RuntimeError: As in ``Staging.to_host``. The other ranks are not told.
         """
         assert self._staging is not None
-        messages = values.new_zeros(sum(self._lengths), dtype=torch.uint8)
-        self._start_encode(values, messages)
-        for equal in _equal_rows(messages, self._lengths):
-            equal[:, : self._head_nbytes].copy_(head)
+        nbytes = sum(self._pieces.message_nbytes)
+        messages = values.new_zeros(nbytes, dtype=torch.uint8)
+        self._pieces.encode(values, messages)
+        self._pieces.write_heads(messages, head)
         self._sent, gate = self._staging.to_host(messages)
         return self._start(divisor, None, NONBLOCKING, None, None, gate)
-
-    def _start_encode(self, values: torch.Tensor, into: torch.Tensor) -> None:
-        """Encode float32 values on the device, behind the heads of the messages."""
-        if self._feedback is None:
-            layout = Pieces(self._share, self._lengths[0], self._head)
-            self._codec.start_encode_pieces(values, into, layout)
-            return
-        pieces = torch.split(values, self._counts)
-        messages = torch.split(into, self._lengths)
-        for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
-            if piece.numel():
-                self._feedback.start_encode(
-                    self._codec, _name_of_piece(rank), piece, message[self._head :]
-                )
 
     def take_results(self, into: torch.Tensor) -> None:
         """Decode the results of a round on the device, once the round has ended.
@@ -160,7 +128,7 @@ class CodedExchange:
         assert self._staging is not None
         results, self._results = self._results, None
         if results is not None:
-            self._decode(self._staging.to_device(results), into)
+            self._pieces.decode(self._staging.to_device(results), into)
 
     def encode(self, values: torch.Tensor) -> bool:
         """Encode the values of a round, once the one before has ended.
@@ -171,17 +139,7 @@ class CodedExchange:
         Returns:
             Whether all of them are finite.
         """
-        if self._feedback is None:
-            layout = Pieces(self._share, self._lengths[0], self._head)
-            return self._codec.encode_pieces(values.float(), self._sent, layout)
-        are_finite = True
-        pieces = torch.split(values, self._counts)
-        messages = torch.split(self._sent, self._lengths)
-        for rank, (piece, message) in enumerate(zip(pieces, messages, strict=True)):
-            if piece.numel():
-                codes = message[self._head :]
-                are_finite &= self._encode(_name_of_piece(rank), piece.float(), codes)
-        return are_finite
+        return bool(self._pieces.encode(values, self._sent))
 
     def start(
         self,
@@ -210,8 +168,7 @@ class CodedExchange:
             Handle of the divisor. The first half fails with the error of the alltoall,
             or that of ``divisor``, and then the second one is not started.
         """
-        for message in torch.split(self._sent, self._lengths):
-            message[: self._head_nbytes] = head
+        self._pieces.write_heads(self._sent, head)
         return self._start(divisor, into, form, timeout_s, meanwhile, None)
 
     def _start(
@@ -242,7 +199,7 @@ class CodedExchange:
             form,
             name=self._names[0],
             timeout_s=timeout_s,
-            parameters=parameters(splits=tuple(self._lengths)),
+            parameters=parameters(splits=tuple(self._pieces.message_nbytes)),
             gate=gate,
         )
 
@@ -250,13 +207,10 @@ class CodedExchange:
             meanwhile()
 
         def start_results(received: tuple[torch.Tensor, list[int]]) -> Handle[Any]:
-            messages = torch.split(*received)
-            heads = torch.stack([one[: self._head_nbytes] for one in messages])
-            number = divisor(heads)
+            number = divisor(self._pieces.heads_in(torch.split(*received)))
             if not number:
                 return DoneHandle(None)
-            # All are about the same piece, so they have the same length.
-            self._combine(received[0].view(self._comm.size, -1), number)
+            self._pieces.combine(received[0], number, self._own_result)
             self._has_second_half = True
             second = start_gather(
                 self._comm,
@@ -277,7 +231,7 @@ class CodedExchange:
             if into is None:
                 self._results = results
             else:
-                self._decode(results, into)
+                self._pieces.decode(results, into)
             return DoneHandle(number)
 
         return ChainedHandle(
@@ -303,65 +257,9 @@ class CodedExchange:
         if not self._has_second_half and not is_marked(error):
             refuse(self._comm, [self.second_operation], error)
 
-    def _combine(self, messages: torch.Tensor, divisor: int) -> None:
-        """Encode the sum of this rank's pieces over the divisor."""
-        count = self._counts[self._comm.rank]
-        if not count:
-            return
-        own_codes = self._own_result[_ALIGNMENT_NBYTES:]
-        if self._feedback is None:
-            layout = Pieces(count, messages.shape[1], self._head)
-            flat = messages.view(-1)
-            well = self._codec.combine(flat, count, divisor, own_codes, layout)
-            self._own_result[0] = not well
-            return
-        total = torch.empty(count, dtype=torch.float32)
-        for number, message in enumerate(messages):
-            codes = message[self._head :]
-            if number:
-                self._codec.add(codes, total)
-            else:
-                self._codec.decode(codes, total)
-        if divisor != 1:
-            total /= divisor
-        self._own_result[0] = not self._encode("result", total, own_codes)
-
     def _memory_of_results(self) -> torch.Tensor | None:
         """Return memory that copies fast to the device; ``None`` if there is none."""
         if self._staging is None:
             return None
-        return self._staging.empty_on_host((sum(self._result_lengths),), torch.uint8)
-
-    def _decode(self, results: torch.Tensor, into: torch.Tensor) -> None:
-        """Decode the results of all owners."""
-        is_float32 = into.dtype == torch.float32
-        decoded = (
-            into if is_float32 else into.new_empty(into.shape, dtype=torch.float32)
-        )
-        layout = Pieces(self._share, self._result_lengths[0])
-        self._codec.decode_pieces(results[_ALIGNMENT_NBYTES:], decoded, layout)
-        if not is_float32:
-            into.copy_(decoded)
-
-    def _encode(self, name: str, values: torch.Tensor, into: torch.Tensor) -> bool:
-        """Encode values; return whether they are finite.
-
-        ``name`` selects the error of earlier rounds.
-        """
-        if self._feedback is None:
-            return self._codec.encode(values, into)
-        return self._feedback.encode(self._codec, name, values, into)
-
-
-def _equal_rows(flat: torch.Tensor, lengths: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Return the messages of flat memory as matrices, whose rows are equally long."""
-    start = 0
-    for length, group in itertools.groupby(lengths):
-        count = len(list(group))
-        yield flat[start : start + count * length].view(count, length)
-        start += count * length
-
-
-def _name_of_piece(rank: int) -> str:
-    """Return the name of the piece of a rank, for ``ErrorFeedback``."""
-    return f"piece.{rank}"
+        nbytes = sum(self._pieces.result_nbytes)
+        return self._staging.empty_on_host((nbytes,), torch.uint8)

@@ -12,7 +12,8 @@ from bluecomm.compression import Codec, Compressor, codec_of
 from bluecomm.device.staging import staging_of, values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
-from bluecomm.ops.coded_exchange import CodedExchange, pieces_of
+from bluecomm.ops.coded_exchange import CodedExchange
+from bluecomm.ops.coded_pieces import pieces_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.refusal import Operation, describe_refused, refuse, told
