@@ -6,6 +6,7 @@ Tests replace the runtime by one whose devices are imitations; see ``use``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -35,6 +36,12 @@ class DeviceRuntime(Protocol):
 
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         """Return a context that makes the current stream current in any thread.
+
+        It may be entered again when it has been left.
+        """
+
+    def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which bluecomm's own stream is current.
 
         It may be entered again when it has been left.
         """
@@ -104,6 +111,9 @@ class TorchRuntime(DeviceRuntime):
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.stream(torch.cuda.current_stream(index))
 
+    def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(_side_stream(index))
+
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         return torch.futures.Future(devices=[torch.device("cuda", index)])
 
@@ -133,6 +143,12 @@ class TorchRuntime(DeviceRuntime):
             ) from error
         walks = kernel in getattr(loaded, "WALKING", ())
         launch(getattr(loaded, kernel), blocks, arguments, walks=walks)
+
+
+@functools.cache
+def _side_stream(index: int) -> torch.cuda.Stream:
+    # Other ranks wait for its kernels, so they run before those of the program.
+    return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]
 
 
 _current: DeviceRuntime = TorchRuntime()

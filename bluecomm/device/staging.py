@@ -374,6 +374,14 @@ class CudaStaging(Staging):
     def stream_context(self) -> contextlib.AbstractContextManager[Any]:
         return runtime.current_runtime().stream_context(self._index)
 
+    def side_stream_context(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which kernels run on bluecomm's own stream.
+
+        They do not hold up the program's. The context may be entered again when it has
+        been left.
+        """
+        return runtime.current_runtime().side_stream_context(self._index)
+
     def fill(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         if not values.nbytes:
             return

@@ -13,6 +13,7 @@ from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.device_codes import encodes_there
 from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.coded_exchange import CodedExchange
+from bluecomm.ops.nccl_coded_exchange import NcclCodedExchange, sums_through_nccl
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation, is_told, refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
@@ -66,24 +67,17 @@ class CodedGradients:
         self._bucket = bucket
         self._gradients = bucket.gradients
         self._paddings = list(_paddings(bucket))
-        self._exchange: CodedExchange | None = None
+        self._exchange: CodedExchange | NcclCodedExchange | None = None
         self._encodes_there = False
         if self._comm.included and self._comm.size > 1:
+            staging = self._gradients.staging
             self._encodes_there = not on_host and encodes_there(
                 codec,
-                self._gradients.staging,
+                staging,
                 self._comm.world.config.device_codes,
                 self._comm.world.config.operation_timeout_s,
             )
-            self._exchange = CodedExchange(
-                self._comm,
-                bucket.name,
-                bucket.gradients.values.numel(),
-                codec,
-                1 + len(bucket.slots),
-                feedback,
-                self._gradients.staging if self._encodes_there else None,
-            )
+            self._exchange = self._make_exchange(codec, feedback)
         self._handle: Handle[Any] | None = None
         # Gradients of a device on their way to the host, and the head of their message.
         self._coming: tuple[HostCopy, int, torch.Tensor] | None = None
@@ -92,6 +86,20 @@ class CodedGradients:
         self._active = 0
         # The senders whose gradient of a parameter was not finite in the last round.
         self._not_finite: dict[int, list[int]] = {}
+
+    def _make_exchange(
+        self, codec: Codec, feedback: ErrorFeedback | None
+    ) -> CodedExchange | NcclCodedExchange:
+        comm, name, slots = self._comm, self._bucket.name, len(self._bucket.slots)
+        gradients = self._gradients
+        numel, staging = gradients.values.numel(), gradients.staging
+        if sums_through_nccl(
+            comm, staging, f"{name}.kernels", encodes=self._encodes_there
+        ):
+            assert staging is not None
+            return NcclCodedExchange(comm, name, numel, codec, staging, slots, feedback)
+        there = staging if self._encodes_there else None
+        return CodedExchange(comm, name, numel, codec, 1 + slots, feedback, there)
 
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
@@ -168,8 +176,12 @@ class CodedGradients:
     def not_finite(self) -> Iterator[str]:
         """Name the gradients that some ranks have sent as infinities or NaN.
 
+        If NCCL carries the codes, this waits until they have arrived on the device.
+
         It leaves out gradients that are finite now because the user has changed them.
         """
+        if isinstance(self._exchange, NcclCodedExchange):
+            self._read_flags(self._exchange.flags())
         for position, ranks in self._not_finite.items():
             slot = self._bucket.slots[position]
             gradient = slot.parameter.grad
@@ -224,8 +236,10 @@ class CodedGradients:
         assert exchange is not None
         assert gradients.staging is not None
         values = gradients.values.float()
-        head = gradients.staging.to_device(_head(active, states, gradients.staging))
         bad = are_not_finite(torch.split(values, gradients.lengths))
+        if isinstance(exchange, NcclCodedExchange):
+            return exchange.start(values, _head(active, states), bad, self._divisor)
+        head = gradients.staging.to_device(_head(active, states, gradients.staging))
         bad &= head[1:] != _SPARSE
         head[1:].masked_fill_(bad, NOT_FINITE)
         return exchange.start_on_device(values, head, self._divisor)
@@ -237,7 +251,7 @@ class CodedGradients:
             active: Number of ranks with data whose gradients they are the sum of.
             states: For each parameter, the state of its gradient.
         """
-        assert self._exchange is not None
+        assert isinstance(self._exchange, CodedExchange)
         head = _head(active, states)
         if not self._exchange.encode(self._values):
             self._mark_not_finite(head[1:])
@@ -255,14 +269,23 @@ class CodedGradients:
         states = heads[:, 1:]
         self._check_dense(states)
         self._gradients.flags.copy_(states.amax(0))
-        self._not_finite = {
-            position: self._senders(states[:, position], NOT_FINITE)
-            for position in (states.amax(0) == NOT_FINITE).nonzero().flatten().tolist()
-        }
+        self._read_flags(states == NOT_FINITE)
         self._active = int(heads[:, 0].sum())
         if self._context.options.op is Average:
             return self._active
         return min(1, self._active)
+
+    def _read_flags(self, are_bad: torch.Tensor | None) -> None:
+        """Note which gradients are not finite.
+
+        Args:
+            are_bad: Shape ``(ranks, parameters)``; ``None`` if there was no exchange.
+        """
+        self._not_finite = {}
+        if are_bad is not None and bool(are_bad.any()):
+            for position, senders in enumerate(are_bad.T.to(torch.uint8)):
+                if ranks := self._senders(senders, 1):
+                    self._not_finite[position] = ranks
 
     def _check_dense(self, states: torch.Tensor) -> None:
         """Raise if a gradient is sparse.

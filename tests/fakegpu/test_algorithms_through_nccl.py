@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.ops import nccl_gather, start
+from bluecomm.ops import nccl_coded_exchange, nccl_gather, start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.optim.registry import get_algorithm, names_on_devices
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
@@ -66,16 +67,17 @@ def train(
         model = place(make_model())
         bf.broadcast_parameters(model)
         optimizer = distribute(model, options)
-        with (
-            mock.patch.object(start, "make_nccl_call", wraps=make_nccl_call) as one,
-            mock.patch.object(
-                nccl_gather, "make_nccl_call", wraps=make_nccl_call
-            ) as two,
-        ):
+        with contextlib.ExitStack() as patches:
+            made = [
+                patches.enter_context(
+                    mock.patch.object(module, "make_nccl_call", wraps=make_nccl_call)
+                )
+                for module in (start, nccl_gather, nccl_coded_exchange)
+            ]
             train_steps(model, optimizer, batches, may_wait=True)
             optimizer.synchronize()
         found[name] = [one.detach().clone() for one in model.parameters()]
-        kinds[name] = {made.args[2] for made in one.call_args_list + two.call_args_list}
+        kinds[name] = {call.args[2] for one in made for call in one.call_args_list}
     return found, kinds
 
 

@@ -25,8 +25,9 @@ from bluecomm.compression import (
 from bluecomm.compression.device_codes import _warn_once, encodes_there
 from bluecomm.device import runtime, staging
 from bluecomm.device.staging import staging_of, wait_on_host
-from bluecomm.ops import nccl_gather
+from bluecomm.ops import nccl_coded_exchange, nccl_gather
 from bluecomm.ops.nccl_call import make_nccl_call
+from tests.fakegpu.conftest import IS_THOROUGH
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
 from tests.support.fakegpu.mode import kernels
@@ -87,8 +88,11 @@ CASES: dict[str, tuple[Mapping[str, Any], set[str]]] = {
 FREEZING = {"qadam", "onebit_adam", "zero_one_adam"}
 # Number of these reads for each parameter.
 READS = 4
-# Algorithms whose codes NCCL carries.
-THROUGH_NCCL = ["sparse_loco", "sparse late", "diloco"]
+# Algorithms whose codes NCCL gathers.
+GATHERED = ["sparse_loco", "sparse late", "diloco"]
+# Algorithms whose codes NCCL carries, and the device adds.
+ADDED = ["bytegrad", "qadam", "onebit_adam", "zero_one_adam"]
+NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 # Algorithms whose first round waits for the parameters, once for each bucket.
 FIRST_WAITS = {"choco", "low precision"}
 
@@ -185,16 +189,49 @@ def train_through_nccl(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     batches = [torch.tensor(one, device="cpu") for one in numbers]
     train_there = functools.partial(train, reads_heads=True)
     with mock.patch.object(nccl_gather, "make_nccl_call", wraps=make_nccl_call) as made:
-        found = run_on_gpu(train_there, [THROUGH_NCCL, batches], without_kernels={1})
+        found = run_on_gpu(train_there, [GATHERED, batches], without_kernels={1})
     assert {one.args[2] for one in made.call_args_list} == {"allgather"}
     return found
 
 
 def test_nccl_gathers_codes_of_devices_with_and_without_kernels(expected, seed):
     numbers = [one.tolist() for one in make_batches()]
-    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "FAKEGPU_SEED": str(seed)}
+    environment = {**NCCL, "FAKEGPU_SEED": str(seed)}
     found = run_ranks(RANKS, train_through_nccl, numbers, environment=environment)
-    check(found, [{name: one[name] for name in THROUGH_NCCL} for one in expected])
+    check(found, [{name: one[name] for name in GATHERED} for one in expected])
+
+
+def train_twice(
+    batches: list[torch.Tensor],
+) -> tuple[dict[str, list[torch.Tensor]], dict[str, list[torch.Tensor]]]:
+    """Train with sums of codes on the host, since rank 1 has no kernels, and without.
+
+    In both, NCCL adds the gradients of the warm-up, perhaps in another order than the
+    host would.
+    """
+    device = runtime.current_runtime()
+    assert isinstance(device, FakeRuntime)
+    device.without_kernels = {1}
+    on_host = train(ADDED, batches, reads_heads=True)
+    device.without_kernels = set()
+    patched = mock.patch.object(nccl_coded_exchange, "make_nccl_call")
+    with patched as made:
+        made.side_effect = make_nccl_call
+        there = train(ADDED, batches, reads_heads=True)
+    kinds = [one.args[2] for one in made.call_args_list]
+    assert {*kinds} == {"alltoall", "allgather"}
+    assert kinds.count("alltoall") == kinds.count("allgather")
+    return on_host, there
+
+
+def test_sums_of_codes_through_nccl_are_those_of_the_host(expected, rare_seed):
+    """The host sends the codes of all ranks if one of them has no kernels."""
+    found = run_ranks_on_gpus(
+        *(RANKS, train_twice, make_batches()), seed=rare_seed, environment=NCCL
+    )
+    for (on_host, there), of_cpu in zip(found, expected, strict=True):
+        check(there, on_host)
+        check(there["bytegrad"], of_cpu["bytegrad"])
 
 
 def train_with_survival(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
@@ -205,10 +242,9 @@ def train_with_survival(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
 
 def test_codes_train_as_on_the_host_in_jobs_that_survive_losses(expected):
     numbers = [one.tolist() for one in make_batches()]
-    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
     found = run_ranks(
         *(RANKS, train_with_survival, numbers),
-        environment=environment,
+        environment=NCCL,
         survives_losses=True,
     )
     check(found, [{"diloco": one["diloco"]} for one in expected])
@@ -223,19 +259,21 @@ def train_two(batches: list[torch.Tensor]) -> list[dict[str, list[torch.Tensor]]
             call("cuCtxSynchronize")
             memory.current_stream = made("cuStreamCreateWithPriority", NON_BLOCKING, 0)
         with mock.patch.object(device_codes, "_difference", return_value=None):
-            found.append(train(["bytegrad"], batches))
+            # Some runs of these tests go through NCCL.
+            found.append(train(["bytegrad"], batches, reads_heads=True))
     if memory is not None:
         call("cuCtxSynchronize")
         memory.current_stream = 0
     return found
 
 
-def test_each_wait_is_needed(tmp_path):
+@pytest.mark.parametrize("through", [{}, NCCL] if IS_THOROUGH else [{}])
+def test_each_wait_is_needed(tmp_path, through):
     batches = make_batches()
     expected = run_ranks(RANKS, train_two, batches)
 
     def run(environment):
-        late = {"FAKEGPU_DELAY_US": "2000", **environment}
+        late = {"FAKEGPU_DELAY_US": "2000", **through, **environment}
         check(run_ranks_on_gpus(RANKS, train_two, batches, environment=late), expected)
 
     waits = waits_of(run, tmp_path / "sites")
@@ -354,17 +392,17 @@ def test_infinities_are_named():
 
 
 def fail_a_kernel() -> None:
-    """Let a kernel fail in a hook of rank 1; all ranks are told at once."""
+    """Let a kernel fail in a hook of rank 1; all are told at once, and may go on."""
     model = place(make_model())
     bf.broadcast_parameters(model)
     optimizer = distribute(model, {"algorithm": "bytegrad"})
     broken = mock.patch.object(
         runtime.current_runtime(), "launch", side_effect=RuntimeError("no such kernel")
     )
-    for number in range(2):
+    for fails in (False, True, False):
         with (
-            broken if number and bf.rank() == 1 else ok(),
-            pytest.raises(Exception, match="no such kernel") if number else ok(),
+            broken if fails and bf.rank() == 1 else ok(),
+            pytest.raises(Exception, match="no such kernel") if fails else ok(),
         ):
             optimizer.zero_grad()
             sum(one.sum() for one in model.parameters()).backward()
@@ -373,6 +411,15 @@ def fail_a_kernel() -> None:
 
 def test_a_kernel_that_fails_in_a_hook_is_an_error_of_all_ranks():
     run_ranks_on_gpus(RANKS, fail_a_kernel)
+
+
+def meet_faults() -> None:
+    send_infinities()
+    fail_a_kernel()
+
+
+def test_faults_through_nccl_are_those_of_the_host():
+    run_ranks_on_gpus(RANKS, meet_faults, environment=NCCL)
 
 
 def test_codecs_are_timed_on_a_device(device, monkeypatch):

@@ -33,6 +33,7 @@ class FakeRuntime:
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self._side: int | None = None  # stream of the callbacks of futures
+        self._computing: int | None = None  # stream of bluecomm's kernels
         # Module and name of the kernels that were started.
         self.launched: list[tuple[str, str]] = []
         # Devices on which no kernels of Numba run.
@@ -61,6 +62,12 @@ class FakeRuntime:
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         assert index == self.memory.ordinal
         return _StreamContext(self.memory, self.memory.current_stream)
+
+    def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
+        assert index == self.memory.ordinal
+        if self._computing is None:
+            self._computing = self.memory.new_stream()
+        return _StreamContext(self.memory, self._computing)
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal

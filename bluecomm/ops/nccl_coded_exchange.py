@@ -1,0 +1,275 @@
+"""An allreduce on a device whose values are sent as codes, through NCCL.
+
+It gives the bits of ``CodedExchange``. docs/notes/nccl-backend.md has the states.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bluecomm.compression import Codec, ErrorFeedback
+from bluecomm.device.staging import CudaStaging, HostCopy, Staging
+from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.ops.coded_exchange import Divisor
+from bluecomm.ops.coded_pieces import CodedPieces
+from bluecomm.ops.nccl_call import NcclWork, make_nccl_call, uses_nccl
+from bluecomm.ops.nccl_gather import RowExchange
+from bluecomm.ops.nccl_messages import Messages
+from bluecomm.ops.on_stream import OnStream
+from bluecomm.ops.refusal import Operation, is_marked, refuse, refuse_start
+from bluecomm.ops.start import start_gather
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.call import Call
+from bluecomm.runtime.chained_handle import ChainedHandle
+from bluecomm.runtime.handle import DoneHandle, MappedHandle
+
+
+class NcclCodedExchange:
+    """An allreduce of a fixed size, in three operations; its rounds follow one another.
+
+    Heads travel on the host, so that it knows the divisor without a wait for the
+    device. Messages with codes have flags of their own, which the device makes.
+
+    Args:
+        comm: Ranks that take part, for which ``sums_through_nccl`` holds.
+        name: Prefix of the names of the operations.
+        numel: Number of values.
+        codec: The codec, which encodes float32, and whose kernels run on the device.
+        staging: Staging of the device.
+        flags: Number of flags in a message.
+        feedback: As in ``CodedPieces``.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        name: str,
+        numel: int,
+        codec: Codec,
+        staging: Staging,
+        flags: int = 0,
+        feedback: ErrorFeedback | None = None,
+    ) -> None:
+        assert isinstance(staging, CudaStaging)
+        self._comm = comm
+        self._staging = staging
+        self._name = name
+        self._pieces = CodedPieces(numel, codec, comm.size, comm.rank, flags, feedback)
+        # The operations of a round that this rank has neither started nor refused.
+        self._left = deque[Operation]()
+        self._results: torch.Tensor | None = None
+        # The flags of all messages to this rank, and whether owners could not encode.
+        self._flags: HostCopy | None = None
+        self._faults: HostCopy | None = None
+
+    def start(
+        self,
+        values: torch.Tensor,
+        head: torch.Tensor,
+        flags: torch.Tensor,
+        divisor: Divisor,
+    ) -> Handle[int]:
+        """Encode values on the device, and start a round; the rest follows by itself.
+
+        The host does not wait for the device. Later work of the current stream may
+        change the values. ``take_results`` decodes the results.
+
+        Args:
+            values: The values on the device; flat, float32.
+            head: The head of this rank, on the host; ``torch.uint8``, of the same
+                length on all ranks.
+            flags: The flags in the messages of this rank, on the device.
+            divisor: Returns the divisor of the sum from all ranks' heads. It may be
+                called in another thread.
+
+        Returns:
+            Handle of the divisor. The round fails with the error of an operation, or
+            that of ``divisor``, and then no further operation is started.
+
+        Raises:
+            RuntimeError: CUDA or a kernel failed. The other ranks are told.
+        """
+        comm, staging, pieces = self._comm, self._staging, self._pieces
+        self._results = self._flags = self._faults = None
+        self._left = deque(self.refused())
+        try:
+            nbytes = sum(pieces.message_nbytes)
+            messages = values.new_zeros(nbytes, dtype=torch.uint8)
+            pieces.encode(values, messages)
+            pieces.write_heads(messages, flags)
+            encoded = staging.point()
+            heads = start_gather(
+                comm, "allgather", head, name=self._left[0][1], timeout_s=None
+            )
+        except Exception as error:
+            if is_marked(error):  # the first operation has been refused
+                self._left.popleft()
+            refuse(comm, self._left, error)
+            raise
+        self._left.popleft()
+
+        def send_codes(gathered: tuple[torch.Tensor, list[int]]) -> Handle[Any]:
+            number = self._divisor(divisor, gathered[0].view(comm.size, -1))
+            if not number:
+                self._left.clear()
+                return DoneHandle(None)
+            stream = staging.side_stream_context()
+            with stream:
+                staging.follow(encoded)
+                received, call = self._send_codes(messages)
+            return MappedHandle(OnStream(call, stream), lambda _: (number, received))
+
+        def send_results(result: tuple[int, torch.Tensor] | None) -> Handle[int]:
+            if result is None:
+                return DoneHandle(0)
+            number, received = result
+            with staging.side_stream_context():
+                results, call = self._send_results(received, number)
+
+            def keep(_: object) -> int:
+                self._results = results
+                return number
+
+            return MappedHandle(call, keep)
+
+        return ChainedHandle(heads, send_codes, send_results, on_failure=self._give_up)
+
+    def take_results(self, into: torch.Tensor) -> None:
+        """Decode the results of a round on the device, once the round has ended.
+
+        The host does not wait for the device.
+
+        Args:
+            into: Where the values go, on the device; flat, of a floating-point type.
+                Unchanged if the ranks needed no result.
+
+        Raises:
+            RuntimeError: As in ``Staging.to_host``, or a kernel failed.
+        """
+        results, self._results = self._results, None
+        if results is None:
+            return
+        faults = self._pieces.faults_in(results).contiguous()
+        self._faults = self._staging.to_host(faults)
+        self._pieces.decode(results, into)
+        if (point := self._staging.point()) is not None:
+            # Torch would lend the memory to the stream of its allocation again.
+            self._staging.keep(point, results)
+
+    def flags(self) -> torch.Tensor | None:
+        """Return the flags of all ranks' messages, after a wait for the device.
+
+        Returns:
+            Shape ``(ranks, flags)``; ``None`` if the ranks needed no result.
+
+        Raises:
+            CommunicationTimeout: The device has not got there in time.
+            BluecommError: Work on the device failed.
+        """
+        return self._waited_for(self._flags)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all owners could encode their results; it waits as ``flags`` does."""
+        faults = self._waited_for(self._faults)
+        return faults is None or not bool(faults.any())
+
+    def refused(self) -> Iterator[Operation]:
+        """Describe the operations of a round that is not started."""
+        yield "allgather", f"{self._name}.pieces", None
+        yield "alltoall", f"{self._name}.codes", None
+        yield "allgather", f"{self._name}.results", None
+
+    def _divisor(self, divisor: Divisor, heads: torch.Tensor) -> int:
+        try:
+            return divisor(heads)
+        except Exception as error:
+            if is_marked(error):  # all ranks raise it
+                self._left.clear()
+            raise
+
+    def _send_codes(self, messages: torch.Tensor) -> tuple[torch.Tensor, Handle[None]]:
+        """Start to send messages; return the memory of those that come."""
+        comm, pieces = self._comm, self._pieces
+        own = pieces.message_nbytes[comm.rank]
+        received = self._staging.empty((comm.size * own,), torch.uint8)
+        work = Messages(
+            comm.rank,
+            enumerate(torch.split(messages, pieces.message_nbytes)),
+            enumerate(received.view(comm.size, own)),
+        )
+        return received, self._start(work, messages)
+
+    def _send_results(
+        self, received: torch.Tensor, divisor: int
+    ) -> tuple[torch.Tensor, Handle[None]]:
+        """Add codes and start to send the result; return the memory of all results."""
+        comm, staging, pieces = self._comm, self._staging, self._pieces
+        own = pieces.message_nbytes[comm.rank]
+        flags = pieces.heads_in(received.view(comm.size, own))
+        if flags.numel():
+            self._flags = staging.to_host(flags)
+        # Equally long, so that NCCL has one function for it.
+        nbytes = pieces.result_nbytes[0]
+        result = received.new_zeros(nbytes)
+        pieces.combine(received, divisor, result)
+        results = staging.empty((comm.size * nbytes,), torch.uint8)
+        everybody = range(comm.size)
+        work = RowExchange(
+            *(result, {}, results, everybody, [nbytes] * comm.size),
+            gathers=True,
+            copies=(),
+        )
+        return results, self._start(work, result)
+
+    def _start(self, work: NcclWork, sent: torch.Tensor) -> Handle[None]:
+        """Start the next operation, which refuses itself if it cannot start."""
+        kind, name, _ = self._left.popleft()
+        call: Call[None] | None = None
+        try:
+            call = make_nccl_call(
+                *(self._comm, self._staging, kind, name, "uint8", sent.shape, work),
+                _nothing,
+                None,
+            )
+            return self._comm.start(call)
+        except Exception as error:
+            refuse_start(self._comm, kind, name, None, call, error)
+            raise
+
+    def _give_up(self, error: Exception) -> None:
+        """Tell the others which operations this rank does not start."""
+        refuse(self._comm, self._left, error)
+
+    def _waited_for(self, copy: HostCopy | None) -> torch.Tensor | None:
+        if copy is None:
+            return None
+        copy.wait(self._name, self._comm.world.config.operation_timeout_s)
+        return copy.values
+
+
+def sums_through_nccl(
+    comm: Communicator, staging: Staging | None, name: str, *, encodes: bool
+) -> bool:
+    """Return whether the ranks exchange codes of values on devices through NCCL.
+
+    Collective where NCCL is in use: all ranks must be able to encode.
+
+    Args:
+        comm: Ranks that take part.
+        staging: Staging of the values' device; ``None`` if they are on the host.
+        name: Name of the operation in which ranks tell each other.
+        encodes: Whether the codec's kernels run on this rank's device.
+    """
+    if staging is None or not uses_nccl(comm, staging):
+        return False
+    told = torch.tensor([encodes], dtype=torch.uint8)
+    return all(map(bool, allgather_by_rank(comm, told, name)))
+
+
+def _nothing(_: int) -> None:
+    """Make the result of a call, which has none."""
