@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.device.staging import Staging
+from bluecomm.ops.nccl_bitwise import BitwiseReduction, is_bitwise
 from bluecomm.ops.nccl_call import NcclWork, uses_nccl
 from bluecomm.ops.nccl_exchange import NcclExchange
 from bluecomm.ops.nccl_reductions import NcclReductions, rows_of_members
@@ -22,6 +23,15 @@ _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
 # Types of the two parts of complex numbers, which are added like other numbers.
 _PARTS = {"complex64": "float32", "complex128": "float64"}
+# Types that NCCL has not. Their sums and products in 32 bits have the same lower bits.
+_WIDENED = frozenset({"int16", "uint16"})
+# The reductions of booleans as bytes.
+_OF_BOOLEANS = {
+    **dict.fromkeys(("sum", "max", "bit_or"), "max"),
+    **dict.fromkeys(("product", "min", "bit_and"), "min"),
+}
+# Types of an adasum, which computes in float64: their squares do not leave its range.
+_OF_ADASUM = frozenset({"float16", "bfloat16", "float32"})
 # Types to which factors apply.
 _SCALED = _FLOATING | set(_PARTS)
 # Averages with weights.
@@ -29,6 +39,7 @@ _AVERAGES = frozenset(
     {"hierarchical_neighbor_allreduce", "neighbor_allreduce", "pair_gossip"}
 )
 _REDUCTIONS = frozenset({"sum", "average", "min", "max", "product"})
+_KINDS = frozenset({"allreduce", "reduce", "reducescatter"})
 
 
 class Collective:
@@ -114,20 +125,28 @@ def goes_through_nccl(
         return True
     if kind in _AVERAGES:
         return dtype in _FLOATING
+    if kind not in _KINDS or (
+        parameters.local_only and (comm.machine_size > 1 or comm.is_repeated)
+    ):
+        return False
+    op = parameters.op
+    if op == "adasum":
+        return dtype in _OF_ADASUM and not comm.is_repeated
+    if is_bitwise(op):
+        return True
+    if dtype == "bool":
+        return op in _OF_BOOLEANS
     factors = (parameters.prescale, parameters.postscale)
-    reduces = (
-        (dtype in _ADDED or dtype in _PARTS)
-        and parameters.op in _REDUCTIONS
+    return (
+        (dtype in _ADDED or dtype in _PARTS or dtype in _WIDENED)
+        and op in _REDUCTIONS
         and (factors == (1.0, 1.0) or dtype in _SCALED)
-        and not (parameters.local_only and (comm.machine_size > 1 or comm.is_repeated))
     )
-    return reduces and kind in ("allreduce", "reduce", "reducescatter")
 
 
-def takes_several_calls(comm: Communicator, kind: str) -> bool:
-    """Return whether ``NcclHierarchy`` carries out a call that goes through NCCL."""
-    is_flat = comm.machine_size in (1, comm.size)
-    return kind == "hierarchical_neighbor_allreduce" and not is_flat
+def combines_bits(dtype: str, op: str) -> bool:
+    """Return whether the members combine exchanged values, since NCCL cannot."""
+    return is_bitwise(op) and not (dtype == "bool" and op in _OF_BOOLEANS)
 
 
 def nccl_work(
@@ -141,12 +160,29 @@ def nccl_work(
 ) -> NcclWork:
     """Return the work of a call for which ``goes_through_nccl`` holds.
 
+    ``steps_of`` returns the calls of an operation that takes several.
+
     Arguments are those of ``Collective``, the ranks that take part, and the staging of
     the tensors' device.
     """
-    if dtype in _PARTS and kind != "broadcast":
-        dtype = _PARTS[dtype]
-        source, destination = map(torch.view_as_real, (source, destination))
+    if kind in _KINDS:
+        if combines_bits(dtype, parameters.op):
+            return BitwiseReduction(
+                comm, staging, kind, source, destination, parameters
+            )
+        if dtype in _WIDENED:
+            return _WidenedReduction(
+                comm, staging, kind, source, destination, parameters
+            )
+        if dtype == "bool":
+            dtype, parameters = "uint8", _of_bytes(parameters)
+            source, destination = (
+                source.view(torch.uint8),
+                destination.view(torch.uint8),
+            )
+        elif dtype in _PARTS:
+            dtype = _PARTS[dtype]
+            source, destination = map(torch.view_as_real, (source, destination))
     if kind == "reduce":
         counts = {parameters.root: source.numel()}
         return NcclReductions(dtype, source, counts, destination, comm.rank, parameters)
@@ -164,3 +200,46 @@ def nccl_work(
     if kind not in ("allreduce", "broadcast", "reducescatter"):
         return NcclExchange(staging, source, destination, parameters)
     return Collective(kind, dtype, source, destination, parameters)
+
+
+class _WidenedReduction:
+    """A reduction of integers of 16 bits, which NCCL carries out in 32 bits.
+
+    Arguments are those of ``nccl_work``.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        staging: Staging,
+        kind: str,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        given: Parameters,
+    ) -> None:
+        self._destination = destination
+        self._wide = staging.empty(destination.shape, torch.int32)
+        self._has_result = kind != "reduce" or comm.rank == given.root
+        self._work = nccl_work(
+            comm, staging, kind, "int32", source.to(torch.int32), self._wide, given
+        )
+
+    def make_ticket(
+        self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
+    ) -> NcclCall:
+        """See ``NcclWork``."""
+        return self._work.make_ticket(queue, group, stream, limit_s)
+
+    @torch.no_grad()
+    def complete(self, gone: Collection[int]) -> None:
+        """Copy the lower bits to the result."""
+        self._work.complete(gone)
+        if self._has_result:
+            self._destination.copy_(self._wide)
+
+
+def _of_bytes(given: Parameters) -> Parameters:
+    """Return the parameters of a reduction of booleans as bytes."""
+    return make_parameters(
+        op=_OF_BOOLEANS[given.op], root=given.root, splits=tuple(given.splits)
+    )

@@ -14,13 +14,9 @@ from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.nccl_call import concerned_by, make_nccl_call
-from bluecomm.ops.nccl_collective import (
-    goes_through_nccl,
-    nccl_work,
-    takes_several_calls,
-)
+from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
 from bluecomm.ops.nccl_gather import NcclGather, gathers_through_nccl
-from bluecomm.ops.nccl_hierarchy import NcclHierarchy
+from bluecomm.ops.nccl_several import steps_of
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -88,12 +84,12 @@ def start(
                 result, end = _on_device(
                     staging, source, target, rows, may_overwrite=not is_kept
                 )
-                if takes_several_calls(comm, kind):
-                    hierarchy = NcclHierarchy(
-                        *(comm, staging, dtype, source, result, parameters),
-                        *(end, timeout_s),
-                    )
-                    call, begin = hierarchy.first, hierarchy.begin
+                steps = steps_of(
+                    *(comm, staging, kind, dtype, source, result, parameters),
+                    *(end, timeout_s),
+                )
+                if steps is not None:
+                    call, begin = steps.first, steps.begin
                 else:
                     call = make_nccl_call(
                         *(comm, staging, kind, name, dtype, source.shape),

@@ -106,11 +106,13 @@ def reduce_on_machines(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         bf.allreduce(x.bfloat16(), None, True, op=bf.Sum, postscale_factor=0.5),
         gradient(bf.Average),
         gradient(bf.Min),
-        bf.allreduce(x.short(), None, True, op=bf.Sum),  # staged
+        bf.allreduce(x.int(), None, True, op=bf.BitXor),
+        bf.allreduce(x, None, True, op=bf.Adasum),
+        bf.allreduce(x.double(), None, True, op=bf.Adasum),  # staged
     ]
     if calls:  # on a device
         copies = bf.stats().devices.copies_to_host
-        assert (bf.stats().devices.nccl_calls - calls, copies) == (7, 1)
+        assert (bf.stats().devices.nccl_calls - calls, copies) == (11, 1)
     return results
 
 

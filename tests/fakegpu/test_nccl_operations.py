@@ -15,6 +15,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.ops import nccl_gather, nccl_scatter, start
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
@@ -45,7 +46,13 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     # NCCL has no integers of 16 bits, but bytes.
     "int16": lambda x: move_all(x.short()),
     "uint16": lambda x: [one.int() for one in move_all(x.abs().to(torch.uint16))],
-    "sum of int16": lambda x: bf.allreduce(x.short(), op=bf.Sum),
+    "integers of 16 bits": lambda x: reduce_in_16_bits(x),
+    "booleans": lambda x: [
+        bf.allreduce(x > 0, op=op)
+        for op in (bf.Sum, bf.Product, bf.BitAnd, bf.BitOr, bf.BitXor)
+    ],
+    "bits": lambda x: reduce_bits(x),
+    "adasum": lambda x: add_adaptively(x),
     "fp16": lambda x: bf.allreduce(x, compression=bf.Compression.fp16),
     "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
     "broadcast": lambda x: bf.broadcast(x, 1),
@@ -199,6 +206,49 @@ def move_all(x):
     ]
 
 
+def reduce_in_16_bits(x):
+    """Return reductions that overflow, as integers that torch can compare."""
+    x, factor = x.short(), bf.rank() + 2000
+    positive = x.abs().to(torch.uint16)
+    return [
+        bf.allreduce(x * 4000, op=bf.Sum),
+        bf.allreduce_(x * factor, op=bf.Product),
+        bf.reducescatter(x[:5], op=bf.Min),
+        bf.reduce(x * 4000, 1, op=bf.Sum),
+        bf.allreduce(positive, op=bf.Max).int(),
+        bf.allreduce((x.int() * 9000 % 65536).to(torch.uint16), op=bf.Sum).int(),
+    ]
+
+
+def reduce_bits(x):
+    """Return bitwise reductions, also of more elements than one call gathers."""
+    large = (x.long().flatten() * 987654321987).repeat(2000)
+    return [
+        bf.allreduce(x.int(), op=bf.BitXor),
+        bf.allreduce_(x.char().t(), op=bf.BitAnd),
+        bf.allreduce(x.abs().to(torch.uint16), op=bf.BitOr).int(),
+        bf.reduce(x.long(), 2, op=bf.BitXor),
+        bf.reducescatter(x.byte()[:5], op=bf.BitOr),
+        bf.reducescatter(x.int(), op=bf.BitAnd, splits=[4, 0, 2]),
+        *(bf.allreduce(large, op=op) for op in (bf.BitAnd, bf.BitOr, bf.BitXor)),
+    ]
+
+
+def add_adaptively(x):
+    """Return adasums, also of several tensors and of fewer elements than ranks."""
+    lengths, comm = [7, 0, 9], current_communicator()
+    parts = {"lengths": lengths, "process_set": comm, "op": bf.Adasum, "name": "parts"}
+    return [
+        bf.allreduce(x, op=bf.Adasum),
+        bf.allreduce_(x.clone().t(), op=bf.Adasum, prescale_factor=0.5),
+        bf.allreduce(x.bfloat16(), op=bf.Adasum),
+        bf.allreduce(x[0, :2].half(), op=bf.Adasum),
+        bf.allreduce(x * (bf.rank() != 1), op=bf.Adasum),
+        bf.allreduce(x / (bf.rank() != 2), op=bf.Adasum),
+        allreduce_parts_nonblocking(x.flatten(), **parts).wait(),
+    ]
+
+
 def scatter_parts(x, root, out=None):
     """Return the part of the root's tensor that belongs to this rank."""
     parts = [x[number : number + 2] for number in range(RANKS)]
@@ -342,7 +392,7 @@ def expected():
 @pytest.mark.parametrize("body", BODIES)
 def test_results_are_those_of_the_host(expected, body, seed):
     found = run_ranks_on_gpus(RANKS, body, inputs(), seed=seed, environment=NCCL)
-    torch.testing.assert_close(found, expected[body])
+    torch.testing.assert_close(found, expected[body], equal_nan=True)
 
 
 def test_operations_go_through_nccl():
@@ -432,6 +482,8 @@ def differ_in_more_operations() -> dict[str, str]:
             lambda: bf.hierarchical_neighbor_allreduce(host, name="machines")
         ),
     }
+    bits, op = torch.ones(100_000, dtype=torch.int32), (bf.BitAnd, bf.BitOr)[rank % 2]
+    found["bits"] = error_text(lambda: bf.allreduce(bits, op=op, name="bits"))
     if rank < 2:
         found["pair"] = error_text(lambda: bf.pair_gossip(host, 1 - rank, name="pair"))
         wrong = x.int() if rank == 0 else x
@@ -453,6 +505,7 @@ def test_more_calls_that_differ_fail_on_all_ranks():
         assert "One rank's tensor goes through NCCL" in found["rows"]
         assert "One rank's tensor goes through NCCL" in found["neighbors"]
         assert "One rank's tensor goes through NCCL" in found["machines"]
+        assert "MismatchError: allreduce 'bits'" in found["bits"]
         if rank < 2:
             assert "One rank's tensor goes through NCCL" in found["pair"]
         if rank == 0:

@@ -220,6 +220,8 @@ def stack(x: torch.Tensor, i: int) -> list[Any]:
         lambda: bf.alltoall(x.new_full((size, 2), 1.0 * rank))[0],
         lambda: bf.reducescatter(even.repeat(3, 1), splits=[1, 2, 3], op=bf.Sum),
         lambda: bf.allgather(even, out=even.repeat(size, 1)),
+        lambda: bf.allreduce(even.short(), op=bf.Sum),
+        lambda: bf.allreduce(even.int(), op=bf.BitXor),
         lambda: bf.scatter([even] * size if rank == 1 else None, 1),
     ]
     if rank > 0:

@@ -150,6 +150,15 @@ def average_of_integers(x: Tensor) -> Tensor:
     return whole
 
 
+def of_integers(x: Tensor) -> list[Tensor]:
+    """Return reductions that NCCL does not have."""
+    bits, short, at_root = (x * 1000).int(), (x * 10_000).short(), (x * 1000).long()
+    dist.all_reduce(bits, op=dist.ReduceOp.BXOR)
+    dist.all_reduce(short)
+    dist.reduce(at_root, 1, op=dist.ReduceOp.BOR)
+    return [bits, short, at_root * (dist.get_rank() == 1)]
+
+
 def not_contiguous(x: Tensor) -> Tensor:
     dist.all_reduce(x.t())
     return x
@@ -209,6 +218,7 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "all_reduce": in_place(dist.all_reduce),
     "all_reduce, max": in_place(dist.all_reduce, op=dist.ReduceOp.MAX),
     "average of integers": average_of_integers,
+    "integers of other types, and bits": of_integers,
     "not contiguous": not_contiguous,
     "coalesced": coalesced,
     "broadcast": in_place(dist.broadcast, src=1),
