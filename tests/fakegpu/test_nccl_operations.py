@@ -141,7 +141,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 def run_and_name_kinds(tensors: list[torch.Tensor]) -> list[str]:
-    """Return the kinds of the operations of ``run_all`` that go through NCCL."""
+    """Return the kinds of the operations of ``run_all`` that go through NCCL.
+
+    Those that NCCL does not have do so, too.
+    """
     kinds = set()
 
     def make(comm, staging, kind, *rest):
@@ -154,6 +157,10 @@ def run_and_name_kinds(tensors: list[torch.Tensor]) -> list[str]:
         mock.patch.object(nccl_scatter, "make_nccl_call", make),
     ):
         run_all(tensors)
+    copies = bf.stats().devices.copies_to_host
+    for name in ("integers of 16 bits", "booleans", "bits", "adasum"):
+        OPERATIONS[name](tensors[bf.rank()])
+    assert bf.stats().devices.copies_to_host == copies
     return sorted(kinds)
 
 
