@@ -1,4 +1,4 @@
-"""DDP over a group of bluecomm, and groups that share devices with torch's NCCL."""
+"""DDP, DTensor and FSDP2 over a group of bluecomm, and groups with torch's NCCL."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import fsdp
 
-from tests.gpu.job import NCCL, STAGED, Check, Job
-from tests.support.fakegpu import ddp
+from tests.gpu.compare import compare_bodies
+from tests.gpu.job import NCCL, STAGED, Check, Job, NotRunError
+from tests.support.fakegpu import ddp, sharding
 from tests.support.fakegpu.ranks import this_memory
-from tests.support.ranks import run_ranks
 
 # GPUs round differently from the host in the passes of a model.
 TOLERANCE = 1e-4
@@ -21,16 +22,27 @@ RANKS = 2
 
 def gradients(job: Job, environment: dict[str, str]) -> str:
     """Compare the gradients of DDP with those on the host."""
-    found, expected = job.folder / "gpu", job.folder / "host"
-    for folder in (found, expected):
-        folder.mkdir()
-    inputs = ddp.batches()
-    on_host = run_ranks(ddp.RANKS, ddp.gradients, inputs, expected)
-    on_gpu = job.run_ranks(
-        *(ddp.RANKS, ddp.gradients, inputs, found), environment=environment
+    equal = compare_bodies(
+        *(job, ddp.RANKS, [ddp.gradients], ddp.batches()),
+        environment=environment,
+        rtol=TOLERANCE,
+        atol=TOLERANCE,
+        in_group=True,
     )
-    torch.testing.assert_close(on_gpu, on_host, rtol=TOLERANCE, atol=TOLERANCE)
-    return f"gradients equal to those on the host: {', '.join(ddp.VARIANTS)}"
+    return f"{equal}: {', '.join(ddp.VARIANTS)}"
+
+
+def sharding_of_torch(job: Job, environment: dict[str, str]) -> str:
+    """Compare functional collectives, DTensors and models of FSDP2 with the host's."""
+    if not hasattr(fsdp, "fully_shard"):
+        raise NotRunError(f"torch {torch.__version__} has FSDP2 under another name")
+    return compare_bodies(
+        *(job, sharding.RANKS, [sharding.run_all], sharding.inputs()),
+        environment=environment,
+        rtol=TOLERANCE,
+        atol=TOLERANCE,
+        in_group=True,
+    )
 
 
 def mix(folder: Path) -> dict[str, Any]:
@@ -77,5 +89,11 @@ def mixed(job: Job) -> str:
 CHECKS = {
     "DDP on our backend, nccl": Check(lambda job: gradients(job, NCCL)),
     "DDP on our backend, staged": Check(lambda job: gradients(job, STAGED)),
+    "collectives, DTensor, FSDP2, nccl": Check(
+        lambda job: sharding_of_torch(job, NCCL), limit_s=150.0
+    ),
+    "collectives, DTensor, FSDP2, staged": Check(
+        lambda job: sharding_of_torch(job, STAGED), limit_s=150.0
+    ),
     "cpu:bluecomm,cuda:nccl": Check(mixed),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from tests.gpu.compare import compare_bodies
 from tests.gpu.job import NCCL, STAGED, Check, Job, cases_of
 from tests.support.fakegpu.training import train_scaled
@@ -53,16 +51,12 @@ def windows(job: Job, body: str, environment: dict[str, str]) -> str:
 
 def groups(job: Job, environment: dict[str, str]) -> str:
     cases = cases_of("tests.fakegpu.test_torch_operations")
-    expected = job.folder / "host"
-    found = job.folder / "gpu"
-    for folder in (expected, found):
-        folder.mkdir()
-    on_host = cases.run_ranks(cases.RANKS, cases.run_all, cases.inputs(), expected)
-    on_gpu = job.run_ranks(
-        *(cases.RANKS, cases.run_all, cases.inputs(), found), environment=environment
+    equal = compare_bodies(
+        *(job, cases.RANKS, [cases.run_all], cases.inputs()),
+        environment=environment,
+        in_group=True,
     )
-    torch.testing.assert_close(on_gpu, on_host, rtol=1e-5, atol=1e-6)
-    return f"equal to the results on the host: {', '.join(cases.OPERATIONS)}"
+    return f"{equal}: {', '.join(cases.OPERATIONS)}"
 
 
 def scaler(job: Job) -> str:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_map_only
 
-from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.fakegpu.tensors import DeviceMemory, is_composed
 
 _TESTS = str(Path(__file__).parents[2])
 _SUPPORT = str(Path(__file__).parent)
@@ -36,9 +36,15 @@ _READS = {
 # These take tensors of the host beside those of the device.
 _COPIES = {"aten::copy_", "aten::_foreach_copy_"}
 _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+# Operations of these libraries call others, and groups, which see the device's tensors.
+_COMPOSED = ("_c10d_functional::", "_c10d_functional_autograd::", "fsdp::")
+_ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
 # makes buckets.
 _ABOVE_REDUCER = ("torch/nn/parallel/distributed.py", "torch/autograd/graph.py")
+# The file that calls the C++ code of functional collectives, which makes their results.
+_ABOVE_COLLECTIVES = "torch/_ops.py"
+_OF_FSDP = "/torch/distributed/fsdp/"
 # Functions that make tensors on the default device.
 FACTORIES = {
     *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
@@ -59,6 +65,7 @@ class _Kernels(TorchDispatchMode):
     def __init__(self, memory: DeviceMemory) -> None:
         super().__init__()
         self._memory = memory
+        self._is_composing = False
 
     def run(
         self,
@@ -68,6 +75,12 @@ class _Kernels(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if any(one.__name__ == "FakeTensor" for one in types):
+            return function(*args, **kwargs)  # DTensor asks for the shape of a result
+        if any(is_composed(one) for one in types):
+            return NotImplemented
+        if function._schema.name.startswith(_COMPOSED):
+            return self._run_parts(function, args, kwargs)
         memory = self._memory
         label = str(function)
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -78,9 +91,9 @@ class _Kernels(TorchDispatchMode):
             return tensor
 
         tree_map_only(torch.Tensor, find, (args, kwargs))
-        if function._schema.name == "aten::empty" and _is_called_by_reducer():
+        if function._schema.name == "aten::empty":
             made = function(*args, **kwargs)
-            if memory.has_ddp and made.is_floating_point():  # others are indices
+            if self._is_on_device(made):
                 return memory.empty(made.shape, made.dtype)
             return made
         if not copies or _is_view(function):
@@ -110,6 +123,29 @@ class _Kernels(TorchDispatchMode):
             return memory.upload(tensor)
 
         return tree_map_only(torch.Tensor, place, result)
+
+    def _run_parts(
+        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run an operation that consists of others, which this mode sees."""
+        before, self._is_composing = self._is_composing, True
+        try:
+            with self:
+                return function.redispatch(_ON_CPU, *args, **kwargs)
+        finally:
+            self._is_composing = before
+
+    def _is_on_device(self, made: torch.Tensor) -> bool:
+        """Return whether torch has made a buffer that it makes on the device."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(_SUPPORT):
+            frame = frame.f_back
+        caller = frame.f_code.co_filename if frame is not None else ""
+        if self._memory.has_ddp and caller.endswith(_ABOVE_REDUCER):
+            return made.is_floating_point()  # others are indices
+        if self._memory.has_fsdp and _OF_FSDP in caller:
+            return True
+        return self._is_composing and caller.endswith(_ABOVE_COLLECTIVES)
 
     def _note_wait(
         self, function: Any, label: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -235,11 +271,6 @@ def _is_move_to_host(
         or (isinstance(one, torch.device) and one.type == "cpu")
         for one in wanted
     )
-
-
-def _is_called_by_reducer() -> bool:
-    """Return whether C++ code that makes a bucket calls the operation."""
-    return sys._getframe(2).f_code.co_filename.endswith(_ABOVE_REDUCER)
 
 
 def is_factory_of_tests(

@@ -49,6 +49,8 @@ class DeviceMemory:
         # Whether the model of DistributedDataParallel is on the device, so that its
         # buckets are.
         self.has_ddp = False
+        # Whether FSDP2 shards models on the device, and makes its buffers there.
+        self.has_fsdp = False
         self._of_thread = threading.local()
         # The operations in which torch would have waited on the host, in order.
         self.host_waits: list[str] = []
@@ -117,6 +119,8 @@ class DeviceMemory:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is in device memory."""
         if tensor.is_sparse or tensor.device.type != "cpu":
+            return False
+        if is_composed(type(tensor)):
             return False
         return tensor.untyped_storage().data_ptr() in self._addresses
 
@@ -199,6 +203,12 @@ class DeviceMemory:
     def _first_byte(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage().data_ptr()
         return storage + tensor.storage_offset() * tensor.dtype.itemsize
+
+
+def is_composed(kind: type) -> bool:
+    """Return whether tensors of a class, such as DTensor, consist of other tensors."""
+    passed = torch._C._disabled_torch_dispatch_impl
+    return getattr(kind, "__torch_dispatch__", passed) is not passed
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
