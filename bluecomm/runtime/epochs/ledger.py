@@ -50,10 +50,6 @@ class Ledger:
         self._open[key] = ""
         return key
 
-    def count_of(self, name: str) -> int:
-        """Return how many transactions of a name have begun."""
-        return self._counts[name]
-
     def forbid(self, key: Key, reason: str) -> None:
         """Note why an open transaction cannot be repeated."""
         self._open[key] = self._open[key] or reason

@@ -93,6 +93,8 @@ class Transactions:
         self._open: dict[Key, Transaction] = {}  # in the order of their start
         # Transactions that have not entered their barriers, by name, in their order.
         self._lanes: dict[str, collections.deque[Transaction]] = {}
+        # Calls of each kind and name, also in transactions of several calls.
+        self._calls: collections.Counter[str] = collections.Counter()
         self._entered = threading.local()
         # Functions that a thread calls after it has released the lock.
         self._later: collections.deque[Callable[[], None]] = collections.deque()
@@ -129,6 +131,7 @@ class Transactions:
                 transaction = self._begin(
                     f"{made.kind}.{made.name}", 1, in_background=not made.blocking
                 )
+            self._calls[f"{made.kind}.{made.name}"] += 1
             made.blocking = False
             operation = CallOfTransaction(made)
             transaction.operations.append(operation)
@@ -153,7 +156,7 @@ class Transactions:
     def calls_like(self, made: Call[Any]) -> int:
         """Return how many calls of this kind and name have been started here."""
         with self.locked():
-            return self.ledger.count_of(f"{made.kind}.{made.name}")
+            return self._calls[f"{made.kind}.{made.name}"]
 
     def refuse(self, made: Call[None], reason: Reason) -> None:
         """Count a call that this rank does not make, and tell the other members."""
@@ -162,6 +165,7 @@ class Transactions:
                 self._world.check_usable()
                 self.changed.wait(LOOK_S)
             name = f"{made.kind}.{made.name}"
+            self._calls[name] += 1
             transaction = self._begin(name, 0, in_background=False)
             if self.group is not None and not transaction.is_over:
                 made.group_id = self.group.group_id

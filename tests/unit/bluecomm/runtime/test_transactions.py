@@ -18,7 +18,7 @@ from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.epochs.ledger import Decision
 from bluecomm.runtime.epochs.transaction import TransactionState
 from bluecomm.runtime.epochs.transactions import Transactions
-from bluecomm.runtime.failure import INTERNAL, OK
+from bluecomm.runtime.failure import INTERNAL, OK, Reason
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.parameters import parameters
 from tests.support.deadlines import DEADLINE_S
@@ -431,6 +431,20 @@ def test_a_call_that_follows_from_a_transaction_is_not_part_of_it(transactions, 
         rows = transactions.start(call_of("bucket.rows", kind="allgather"))
     world.end_all()
     assert rows.wait() == "allgather"
+
+
+def test_calls_are_counted_in_and_outside_of_a_round(transactions, world):
+    """Calls that follow from them have the count in their names."""
+    call = call_of("bucket")
+    transactions.start(call_of("bucket"))
+    for count in (2, 3):
+        with transactions.begin("round", 1, in_background=False):
+            transactions.start(call_of("bucket"))
+        assert transactions.calls_like(call) == count
+    world.refuse = lambda *_: None
+    transactions.refuse(call_of("bucket"), Reason("no"))
+    assert transactions.calls_like(call) == 4
+    assert transactions.calls_like(call_of("other")) == 0
 
 
 def test_a_callback_of_another_transaction_is_not_part_of_that_of_its_thread(
