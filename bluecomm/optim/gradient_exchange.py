@@ -105,6 +105,7 @@ class SplitExchange(GradientExchange):
             values,
             gradients.tail,
             op=options.op,
+            lengths=gradients.lengths,
             divisor=options.gradient_predivide_factor,
             name=name,
         )

@@ -5,13 +5,16 @@ docs/optimizer.md describes the states of a bucket whose gradients travel so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from bluecomm.device.staging import Staging
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
-from bluecomm.ops.nccl_call import uses_nccl
-from bluecomm.ops.reduce_op import Adasum, ReduceOp
+from bluecomm.ops.nccl_collective import goes_through_nccl
+from bluecomm.ops.reduce_op import Adasum, ReduceOp, Sum, reduction
 from bluecomm.ops.refusal import refuse
+from bluecomm.ops.tensor import dtype_word
 from bluecomm.optim.algorithm import wait_for
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import DoneHandle, abandon_all
@@ -33,12 +36,11 @@ def splits_allreduce(
         dtype: Element type of the values.
         op: Reduction.
     """
-    return (
-        staging is not None
-        and uses_nccl(comm, staging)
-        and dtype.is_floating_point
-        and op is not Adasum
-    )
+    if staging is None or not dtype.is_floating_point:
+        return False
+    kind, some = "allreduce", torch.Size([1])
+    _, given = reduction(kind, None, op, dtype, 1.0, 1.0)
+    return goes_through_nccl(comm, staging, kind, dtype_word(dtype, kind), some, given)
 
 
 class SplitAllreduce:
@@ -52,7 +54,8 @@ class SplitAllreduce:
         values: Contiguous tensor on a device, on which the current stream has computed.
         tail: Contiguous tensor on the host, which must not change until its wait. It
             has no operation if it has no elements.
-        op: Reduction, but ``Adasum``.
+        op: Reduction. The tail is added if it is ``Adasum``.
+        lengths: As in ``allreduce_parts_nonblocking``, for the values.
         divisor: As in ``allreduce_parts_nonblocking``, for the values.
         name: Name of the operation on the values.
 
@@ -68,21 +71,23 @@ class SplitAllreduce:
         tail: torch.Tensor,
         *,
         op: ReduceOp,
+        lengths: Sequence[int] = (),
         divisor: float = 1.0,
         name: str,
     ) -> None:
+        of_tail = Sum if op is Adasum else op
         self.tail: Handle[torch.Tensor] = DoneHandle(tail)
         try:
             if tail.numel():
                 self.tail = allreduce_parts_nonblocking(
-                    tail, (), op=op, name=name_of_tail(name), process_set=comm
+                    tail, (), op=of_tail, name=name_of_tail(name), process_set=comm
                 )
         except Exception as error:
             refuse(comm, [("allreduce", name, None)], error)
             raise
         try:
             self.values: Handle[torch.Tensor] = allreduce_parts_nonblocking(
-                values, (), op=op, divisor=divisor, name=name, process_set=comm
+                values, lengths, op=op, divisor=divisor, name=name, process_set=comm
             )
         except Exception:
             self.abandon()
