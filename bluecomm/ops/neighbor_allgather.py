@@ -78,7 +78,7 @@ def _neighbor_allgather(
             them.
     """
     comm = current_communicator(process_set)
-    return _start(
+    gathered = _start(
         comm,
         form,
         tensor,
@@ -88,6 +88,7 @@ def _neighbor_allgather(
         name=name,
         timeout_s=timeout_s,
     )
+    return MappedHandle(gathered, lambda result: result[0])
 
 
 def start_neighbor_allgather(
@@ -98,14 +99,15 @@ def start_neighbor_allgather(
     *,
     enable_topo_check: bool,
     name: str,
-) -> Handle[torch.Tensor]:
-    """Start a ``neighbor_allgather`` of values that are on their way to the host.
+) -> Handle[tuple[torch.Tensor, list[int]]]:
+    """Start a ``neighbor_allgather``, whose result has the rows of each source, too.
 
-    If it raises, the other ranks are not told.
+    If it raises before the operation has started, the other ranks are not told.
 
     Args:
         comm: Ranks that take part.
-        sent: The values.
+        sent: The values, perhaps on their way to the host; or those of a device, which
+            has no gate.
         sources: As ``src_ranks`` in ``neighbor_allgather``.
         destinations: As ``dst_ranks`` there.
         enable_topo_check: As there.
@@ -139,7 +141,7 @@ def _start(
     name: str | None,
     timeout_s: float | None,
     gate: Gate | None = None,
-) -> Handle[torch.Tensor]:
+) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start the operation; arguments as in ``neighbor_allgather`` and ``start``."""
     if (src_ranks is None) != (dst_ranks is None):
         raise ValueError(
@@ -166,7 +168,7 @@ def _start(
     if resolved.is_dynamic and enable_topo_check:
         destinations = [rank for rank, _ in resolved.destinations]
         check_peers(comm, _KIND, name, sources, destinations)
-    gathered = start_gather(
+    return start_gather(
         comm,
         _KIND,
         tensor,
@@ -180,7 +182,6 @@ def _start(
         adjoint=_RETURNED,
         gate=gate,
     )
-    return MappedHandle(gathered, lambda result: result[0])
 
 
 neighbor_allgather = blocking(_neighbor_allgather)

@@ -21,6 +21,7 @@ from bluecomm.device.staging import (
     staging_of,
     values_on_host,
 )
+from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_allgather import start_neighbor_allgather
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket
@@ -71,7 +72,9 @@ class CodedDifferences:
 
     Differences on a device are encoded and decoded there, if the codec's kernels can
     run, and the host does not wait for the device, except in the first round. Otherwise
-    it waits for the differences, and encodes and decodes them.
+    it waits for the differences, and encodes and decodes them. If NCCL is in use, it
+    carries the messages of all ranks, also of those whose host encodes, and the host
+    waits for the heads that have come.
 
     Args:
         comm: Ranks that publish tensors, at least two, this one included.
@@ -100,6 +103,11 @@ class CodedDifferences:
         config = comm.world.config
         self._encodes_there = encodes_there(
             codec, self._staging, config.device_codes, config.operation_timeout_s
+        )
+        self._goes_through_nccl = (
+            self._staging is not None
+            and not comm.is_repeated
+            and gathers_through_nccl(comm, self._staging, "neighbor_allgather")
         )
         head = _PROGRESS_NBYTES + len(bucket.slots)
         self._head = -(-head // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
@@ -141,10 +149,14 @@ class CodedDifferences:
         values = difference.to(self._dtype if is_first else torch.float32)
         if self._encodes_there and not is_first:
             own = self._encode_there(values, progress)
+        else:
+            own = self._encode_on_host(values, progress, name)
+        if self._goes_through_nccl:
+            sent = HostCopy(self._beside(own), None)
+        elif staging_of(own) is not None:
             assert self._staging is not None
             sent = self._staging.to_host(own)
         else:
-            own = self._encode_on_host(values, progress, name)
             sent = HostCopy(own, None)
         handle = start_neighbor_allgather(
             self._comm,
@@ -155,16 +167,22 @@ class CodedDifferences:
             name=name,
         )
 
-        def read(messages: torch.Tensor) -> Mapping[int, PublishedChange]:
+        def read(
+            gathered: tuple[torch.Tensor, list[int]],
+        ) -> Mapping[int, PublishedChange]:
             # The copy to the host has ended, unless no rank receives the message.
-            sent.wait(name, self._comm.world.config.operation_timeout_s)
-            found = {self._comm.rank: self._read(sent.values, own)}
-            for member in sources:
-                rounds = int(messages[:_PROGRESS_NBYTES].clone().view(torch.int64)[1])
-                end = self._head + (self._codes if rounds else self._values_nbytes)
-                found[member] = self._read(messages[:end])
-                messages = messages[end:]
-            return found
+            limit_s = self._comm.world.config.operation_timeout_s
+            sent.wait(name, limit_s)
+            received = torch.split(*gathered)
+            heads = torch.stack([one[: self._head] for one in (sent.values, *received)])
+            heads = values_on_host(heads, name, limit_s)
+            members = (self._comm.rank, *sources)
+            return {
+                member: self._read(head, message, name)
+                for member, head, message in zip(
+                    members, heads, (own, *received), strict=True
+                )
+            }
 
         return MappedHandle(handle, read)
 
@@ -203,38 +221,37 @@ class CodedDifferences:
             flags.copy_(self._not_finite(values, torch.tensor(False)))
         return message
 
-    @property
-    def _values_nbytes(self) -> int:
-        return self._bucket.numel * self._dtype.itemsize
-
     def _flags(self, message: torch.Tensor) -> torch.Tensor:
         """Return the part of a message that says which parameters are not finite."""
         return message[_PROGRESS_NBYTES:][: len(self._bucket.slots)]
 
     def _read(
-        self, message: torch.Tensor, there: torch.Tensor | None = None
+        self, head: torch.Tensor, message: torch.Tensor, name: str
     ) -> PublishedChange:
         """Decode a message.
 
         Args:
-            message: The message on the host.
-            there: The message on the device, if it is there, too.
+            head: Its head, on the host.
+            message: The message, on the host or on the device.
+            name: Name of the operation.
         """
         # A copy, because a message may begin where no number may.
-        run, rounds = message[:_PROGRESS_NBYTES].clone().view(torch.int64).tolist()
-        not_finite = self._flags(message).nonzero().flatten().tolist()
+        run, rounds = head[:_PROGRESS_NBYTES].clone().view(torch.int64).tolist()
+        not_finite = self._flags(head).nonzero().flatten().tolist()
         values = None
         if not not_finite:
-            values = self._decode(message if there is None else there, rounds)
+            values = self._decode(message[self._head :], rounds, name)
         return PublishedChange(StateRound(run, rounds), not_finite, values)
 
-    def _decode(self, message: torch.Tensor, rounds: int) -> torch.Tensor:
+    def _decode(self, payload: torch.Tensor, rounds: int, name: str) -> torch.Tensor:
         """Return the values of a message, where the differences are."""
-        payload = message[self._head :]
         if rounds == 0:
             return self._beside(payload.clone().view(self._dtype))
         if self._encodes_there:
             payload = self._beside(payload)
+        else:
+            limit_s = self._comm.world.config.operation_timeout_s
+            payload = values_on_host(payload, name, limit_s)
         values = payload.new_empty(self._bucket.numel, dtype=torch.float32)
         self._codec.at_round(rounds).start_decode(payload, values)
         # Codecs may decode 0 as another value. Checkpoints leave the padding out.
