@@ -89,7 +89,7 @@ FREEZING = {"qadam", "onebit_adam", "zero_one_adam"}
 # Number of these reads for each parameter.
 READS = 4
 # Algorithms whose codes NCCL gathers.
-GATHERED = ["sparse_loco", "sparse late", "diloco"]
+GATHERED = ["sparse_loco", "sparse late", "diloco", "choco", "low precision"]
 # Algorithms whose codes NCCL carries, and the device adds.
 ADDED = ["bytegrad", "qadam", "onebit_adam", "zero_one_adam"]
 NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
@@ -190,7 +190,8 @@ def train_through_nccl(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     train_there = functools.partial(train, reads_heads=True)
     with mock.patch.object(nccl_gather, "make_nccl_call", wraps=make_nccl_call) as made:
         found = run_on_gpu(train_there, [GATHERED, batches], without_kernels={1})
-    assert {one.args[2] for one in made.call_args_list} == {"allgather"}
+    kinds = {one.args[2] for one in made.call_args_list}
+    assert kinds == {"allgather", "neighbor_allgather"}
     return found
 
 
@@ -391,31 +392,48 @@ def test_infinities_are_named():
     run_ranks_on_gpus(RANKS, send_infinities)
 
 
-def fail_a_kernel() -> None:
-    """Let a kernel fail in a hook of rank 1; all are told at once, and may go on."""
-    model = place(make_model())
-    bf.broadcast_parameters(model)
-    optimizer = distribute(model, {"algorithm": "bytegrad"})
-    broken = mock.patch.object(
-        runtime.current_runtime(), "launch", side_effect=RuntimeError("no such kernel")
-    )
-    for fails in (False, True, False):
-        with (
-            broken if fails and bf.rank() == 1 else ok(),
-            pytest.raises(Exception, match="no such kernel") if fails else ok(),
-        ):
-            optimizer.zero_grad()
-            sum(one.sum() for one in model.parameters()).backward()
-            optimizer.step()
+# With what a kernel fails, and whether training goes on: the states of neighbors do not
+# belong together any more.
+FAILING: dict[str, tuple[Mapping[str, Any], bool]] = {
+    "bytegrad": ({"algorithm": "bytegrad"}, True),
+    "choco": ({"algorithm": "choco", **SMALL}, False),
+    "sparse_loco": (
+        {"algorithm": "sparse_loco", "num_steps_per_communication": 1, **SMALL},
+        False,
+    ),
+}
 
 
-def test_a_kernel_that_fails_in_a_hook_is_an_error_of_all_ranks():
-    run_ranks_on_gpus(RANKS, fail_a_kernel)
+def fail_kernels() -> None:
+    """Let a kernel fail in a hook or step of rank 1; all ranks are told at once."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    broken = mock.patch.object(runtime.current_runtime(), "launch", fail)
+    for options, goes_on in FAILING.values():
+        model = place(make_model())
+        bf.broadcast_parameters(model)
+        optimizer = distribute(model, options)
+        for fails in (False, True, False)[: 2 + goes_on]:
+            with (
+                broken if fails and bf.rank() == 1 else ok(),
+                pytest.raises(Exception, match="no such kernel") if fails else ok(),
+            ):
+                optimizer.zero_grad()
+                sum(one.sum() for one in model.parameters()).backward()
+                optimizer.step()
+                optimizer.synchronize()
+
+
+def test_a_kernel_that_fails_is_an_error_of_all_ranks():
+    """A wait for the deadline fails the test."""
+    run_ranks_on_gpus(RANKS, fail_kernels)
 
 
 def meet_faults() -> None:
     send_infinities()
-    fail_a_kernel()
+    fail_kernels()
 
 
 def test_faults_through_nccl_are_those_of_the_host():

@@ -241,6 +241,11 @@ class CodedAveraging(StatefulAveraging, abc.ABC):
             return super().refused(bucket, exchange, weights)
         return _operation(bucket, weights)
 
+    def left_out(self, buckets: Sequence[Bucket]) -> Iterator[Operation]:
+        if self._machines is None:
+            return super().left_out(buckets)
+        return iter(())  # a machine's exchange refuses its own operations
+
     def refused_join(self) -> Iterator[Operation]:
         if self._machines is None:
             return super().refused_join()

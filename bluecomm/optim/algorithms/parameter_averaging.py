@@ -24,9 +24,10 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.nccl_call import concerned_by
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
-from bluecomm.ops.refusal import Operation
+from bluecomm.ops.refusal import Operation, is_told, refuse
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
@@ -213,8 +214,25 @@ class ParameterAveraging(Algorithm):
     def _start_all(self) -> None:
         if not self._has_started:
             # The next forward pass uses the parameters registered first.
-            for bucket in reversed(self.buckets_of(self.context.schedule.round)):
-                self._start(bucket)
+            buckets = [*reversed(self.buckets_of(self.context.schedule.round))]
+            for position, bucket in enumerate(buckets):
+                try:
+                    self._start(bucket)
+                except Exception as error:
+                    first = position + 1 if is_told(error) else position
+                    refuse(self.context.comm, self.left_out(buckets[first:]), error)
+                    raise
+
+    def left_out(self, buckets: Sequence[Bucket]) -> Iterator[Operation]:
+        """Describe the operations of buckets that this rank does not start."""
+        checks = self.context.settings.enable_topo_check
+        if self._weights is None or self._survives or checks:
+            return
+        exchange = self._exchanges[self._kind]
+        for bucket in buckets:
+            kind, name, needs = self.refused(bucket, exchange, self._weights)
+            values = bucket.parameters.current
+            yield kind, name, concerned_by(self.context.comm, kind, values, needs)
 
     def _start(self, bucket: Bucket) -> None:
         if not self._has_started:
