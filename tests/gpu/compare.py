@@ -54,7 +54,9 @@ def compare_bodies(
             found = job.run_ranks(
                 ranks, body, *args, *on_devices, environment=environment
             )
-            torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+            torch.testing.assert_close(
+                found, expected, rtol=rtol, atol=atol, equal_nan=True
+            )
         except AssertionError as error:
             errors.append(f"{body.__name__}: {error}")
     if errors:
