@@ -175,6 +175,12 @@ bool Dispatcher::resume(Operation& operation) {
 // Starts an operation whose turn it is, or holds it back while too little of its input
 // has been written. Returns whether anything changed.
 bool Dispatcher::start_when_ready(Operation& operation) {
+  // A call that has failed at a peer does not wait for its input. The peer's next call
+  // of the name would make it fail for a wrong reason.
+  if (const std::optional<Status> abort = matching_.abort_of(operation.key())) {
+    fail_operation(operation, *abort);
+    return true;
+  }
   operation.poll_input();
   if (operation.error()) {
     fail_operation(operation, *operation.error());
@@ -187,7 +193,6 @@ bool Dispatcher::start_when_ready(Operation& operation) {
 }
 
 void Dispatcher::start(Operation& operation) {
-  const Key key = operation.key();
   if (closing_) {
     fail_operation(operation,
                    {Code::kClosed, operation.label() + ": the engine is closed", -1});
@@ -196,10 +201,6 @@ void Dispatcher::start(Operation& operation) {
   if (!broken_.ok()) {
     fail_operation(operation,
                    {broken_.code, operation.label() + ": " + broken_.text, -1});
-    return;
-  }
-  if (const std::optional<Status> abort = matching_.abort_of(key)) {
-    fail_operation(operation, *abort);
     return;
   }
   if (fail_for_removers(operation)) return;

@@ -1,10 +1,12 @@
 // Calls that one rank refuses: they take a number, and the other ranks' calls fail.
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/engine/gradual_gate.h"
 
 namespace bluecomm::test {
 namespace {
@@ -70,6 +72,25 @@ TEST(refusals, a_call_in_flight_is_another_one) {
   CHECK_EQ(a[3], 3.0F);
   CHECK_EQ(b[3], 3.0F);
   check_failure(reduce(second, b, "x"), Code::kMismatch, "rank 0 (host0) refused");
+}
+
+TEST(refusals, reach_a_call_whose_input_is_not_written) {
+  EngineWorld world(2);
+  std::vector<float> tensor(4, 1.0F), next(4, 2.0F);
+  Engine& first = world.engine(0);
+  refuse(first, Kind::kAllreduce, "x");
+  const RequestId id =
+      first.submit(make_call(first, Kind::kAllreduce, "x", next, next));
+  Engine& second = world.engine(1);
+  await([&] { return second.stats().peers[0].channel.messages_received >= 2; });
+  Call call = make_call(second, Kind::kAllreduce, "x", tensor, tensor);
+  call.gate = std::make_shared<GradualGate>();
+  check_failure(run_call(second, std::move(call)), Code::kMismatch,
+                "rank 0 (host0) refused its call");
+  CHECK_EQ(reduce(second, tensor, "x").text, "");
+  CHECK_EQ(first.wait(id, Clock::now() + kDeadline)->text, "");
+  first.release(id);
+  CHECK_EQ(next[3], 3.0F);
 }
 
 TEST(refusals, a_rank_that_had_finished_raises_it_in_its_next_call) {
