@@ -118,7 +118,7 @@ class DeviceMemory:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is in device memory."""
-        if tensor.is_sparse or tensor.device.type != "cpu":
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return False
         if is_composed(type(tensor)):
             return False
@@ -150,6 +150,8 @@ class DeviceMemory:
         """
         if self.holds(tensor):
             return tensor
+        if tensor.layout != torch.strided:
+            raise NotImplementedError("the fake device has no sparse tensors")
         strides = tensor.stride() if _is_dense(tensor) else None
         made = self.empty(tensor.shape, tensor.dtype, strides)
         self.write(made, tensor, "a copy to the device")
@@ -157,7 +159,12 @@ class DeviceMemory:
 
     def write(self, target: torch.Tensor, values: torch.Tensor, label: str) -> None:
         """Write values of the host, late, on the current stream."""
-        dense = values.detach().to(target.dtype).expand(target.shape).contiguous()
+        if target.is_conj():
+            values = values.conj()
+        if target.is_neg():
+            values = -values
+        dense = values.detach().to(target.dtype).expand(target.shape)
+        dense = dense.contiguous().resolve_conj().resolve_neg()
         if not dense.numel():
             return
         item = target.dtype.itemsize
@@ -191,6 +198,10 @@ class DeviceMemory:
         else:
             flat = torch.empty(0, dtype=tensor.dtype)
         seen = flat.as_strided(tensor.shape, tensor.stride())
+        if tensor.is_conj():
+            seen = seen.conj()
+        if tensor.is_neg():
+            seen = torch._neg_view(seen)
         return seen.clone(memory_format=torch.preserve_format)
 
     def download(self, tensor: torch.Tensor) -> torch.Tensor:
