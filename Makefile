@@ -243,10 +243,15 @@ build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)
 	    $(filter-out -MMD -MP,$(CXXFLAGS_ALL)) $(CXXFLAGS_native) -x c++ - -x none \
 	    -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $@ $| -ldl
 
-# Every test over the fake, each with many seeds.
+# Every test over the fake, each with many seeds, and the tests of ranks on the host, with
+# tensors of devices, through NCCL and staged.
 SEEDS ?= 100
+MP_SEEDS ?= 1
 fakegpu: $(VENV)/.dev $(VENV)/.extension build/fakegpu/libnccl.so.2
 	FAKEGPU_SEEDS=$(SEEDS) $(BIN)/pytest tests/fakegpu
+	for seed in $$(seq $(MP_SEEDS)); do for path in auto staged; do \
+	    $(BIN)/pytest tests/mp --over-fakegpu $$path --fakegpu-seed $$seed || exit 1; \
+	done; done
 
 # --- Fuzzing: parsers of bytes from strangers, FUZZ_SECONDS in all ------------------------
 

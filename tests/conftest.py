@@ -14,3 +14,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 given = os.environ.get("PYTHONPATH")
 os.environ["PYTHONPATH"] = python_path(*([given] if given else []))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--over-fakegpu",
+        choices=("auto", "staged"),
+        help="run the ranks of tests/mp on fake GPUs (docs/fake-gpu.md)",
+    )
+    parser.addoption(
+        "--fakegpu-seed", type=int, default=0, help="with --over-fakegpu: its seed"
+    )

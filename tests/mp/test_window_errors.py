@@ -93,7 +93,9 @@ def freeing_a_window_that_some_ranks_lack() -> None:
     x = torch.zeros(4)
     bf.win_create(x, "half")
     if bf.rank() == 0:
-        comm.windows.pop("half").native.remove()
+        removed = comm.windows.pop("half")  # lives on: others may have mapped it
+        removed.native.remove()
+        removed.unmap()
         comm.window_creations -= 1
     bf.barrier()
     with pytest.raises(ValueError, match=r"ranks \[[\d, ]+\] gave another use of the"):

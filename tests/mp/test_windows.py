@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.fakegpu.over import for_thread
 from tests.support.oracle import SHAPES, stacked
 from tests.support.ranks import run_ranks
 
@@ -208,7 +209,7 @@ def updates_see_complete_puts_only() -> None:
             k += 1.0
             bf.win_put(torch.full((count,), k, dtype=torch.float64), "torn")
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=for_thread(write))
     thread.start()
     sources = bf.in_neighbor_ranks()
     seen = dict.fromkeys(sources, 0.0)

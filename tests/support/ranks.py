@@ -15,12 +15,13 @@ timeout the whole pool is replaced.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -31,8 +32,30 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
 
 
+# Changes a body, its arguments and the environment of its ranks.
+Around = Callable[
+    [int, Callable[..., Any], tuple[Any, ...], Mapping[str, str]],
+    tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, str]],
+]
+_around: Around | None = None
+
+
 class RankFailure(AssertionError):
     """Some ranks failed or did not finish; the text holds the error of each."""
+
+
+@contextlib.contextmanager
+def runs_within(around: Around | None) -> Iterator[None]:
+    """Let ``run_ranks`` run what ``around`` makes of its arguments.
+
+    ``None`` leaves them as they are.
+    """
+    global _around
+    before, _around = _around, around
+    try:
+        yield
+    finally:
+        _around = before
 
 
 def run_ranks(
@@ -74,6 +97,8 @@ def run_ranks(
     variables = {"BLUECOMM_TRANSPORT": transport, **(environment or {})}
     if ranks_per_machine is not None:
         variables["BLUECOMM_RANKS_PER_MACHINE"] = str(ranks_per_machine)
+    if _around is not None:
+        body, args, variables = _around(world_size, body, args, variables)
     try:
         workers = _pool.take(world_size)
         for rank, worker in enumerate(workers):

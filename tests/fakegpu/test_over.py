@@ -1,0 +1,60 @@
+"""Bodies of ``tests/mp`` over fake GPUs; ``make fakegpu`` runs those files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.fakegpu.of_the_host import FILES, TESTS
+from tests.support.fakegpu.over import over_fakegpu
+from tests.support.fakegpu.ranks import this_memory
+from tests.support.ranks import RankFailure, run_ranks
+
+pytestmark = pytest.mark.mp
+MP = Path(__file__).parents[1] / "mp"
+
+
+def body(x: torch.Tensor) -> tuple[bool, np.ndarray, dict[str, torch.Tensor]]:
+    """Return whether tensors are on the device, and results in two forms."""
+    layer = torch.nn.Linear(3, 2)
+    made = (x, torch.ones(2), torch.as_tensor(np.ones(2)), layer.weight)
+    memory = this_memory()
+    on_device = memory is not None and all(memory.holds(one) for one in made)
+    total = bf.allreduce(x * (bf.rank() + 1), op=bf.Sum)
+    return on_device, total.numpy(), {"total": total}
+
+
+def test_bodies_get_and_make_tensors_of_the_device():
+    x = torch.arange(3.0)
+    with over_fakegpu("auto", seed=1):
+        found = run_ranks(2, body, x)
+    for on_device, array, tensors in found:
+        assert on_device
+        assert array.tolist() == tensors["total"].tolist() == [0.0, 3.0, 6.0]
+    assert not run_ranks(2, body, x)[0][0]
+
+
+def misuse(x: torch.Tensor) -> None:
+    this_memory().read(x.as_strided((1000,), (1,)), "too far")
+
+
+def test_violations_fail_bodies():
+    with (
+        over_fakegpu("auto", seed=1),
+        pytest.raises(RankFailure, match="too far"),
+    ):
+        run_ranks(1, misuse, torch.ones(2))
+
+
+def test_the_list_of_the_host_names_tests():
+    for name in FILES:
+        assert (MP / f"{name}.py").is_file(), name
+    for name in TESTS:
+        file, function = name.split("::")
+        assert file.removesuffix(".py") in FILES
+        assert re.search(rf"^def {function}\(", (MP / file).read_text(), re.MULTILINE)

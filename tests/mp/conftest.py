@@ -1,0 +1,27 @@
+"""With ``--over-fakegpu``, ranks have fake GPUs; tests of the host are left out."""
+
+import pytest
+
+from tests.support.fakegpu.of_the_host import FILES, TESTS
+from tests.support.fakegpu.over import over_fakegpu
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    transport = item.config.getoption("--over-fakegpu")
+    if transport is None:
+        return (yield)
+    with over_fakegpu(transport, item.config.getoption("--fakegpu-seed")):
+        return (yield)
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--over-fakegpu") is None:
+        return
+    kept, left = [], []
+    for item in items:
+        (kept if item.path.stem in FILES else left).append(item)
+        if reason := TESTS.get(f"{item.path.name}::{item.originalname}"):
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept

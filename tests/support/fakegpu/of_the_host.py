@@ -1,0 +1,31 @@
+"""What ``pytest tests/mp --over-fakegpu`` leaves to the host.
+
+Only the files in ``FILES`` are run. Of these, the tests in ``TESTS`` must fail: one
+that passes fails the run, so that its line is removed.
+"""
+
+from __future__ import annotations
+
+FILES = [
+    "test_allreduce",
+    "test_horovod_operations",
+    "test_neighbor_allreduce",
+    "test_optim_gradient_allreduce",
+    "test_optim_helpers",
+    "test_optim_methods",
+    "test_optim_parameter_averaging",
+    "test_optim_state",
+    "test_optim_steps",
+    "test_point_to_point",
+    "test_rooted_operations",
+    "test_window_errors",
+    "test_windows",
+]
+
+# Why a test is of the host, by its file and function.
+TESTS = {
+    "test_horovod_operations.py::"
+    "test_sparse_gradients_sent_as_dense_ones_suit_sparse_adam": (
+        "sparse gradients of parameters on a GPU are refused"
+    ),
+}
