@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bluecomm.device.copy_counts import copy_counts
 from tests.fakegpu.test_nccl_survival import (
     NCCL,
     groups_of_tickets,
@@ -44,8 +45,12 @@ def call_all(x: Tensor, i: int) -> list[Tensor]:
     dist.all_reduce(turned.t())
     rooted = x * 1
     dist.broadcast(rooted, 0)
+    # The other ranks' tensors stay as they are, and are not compared.
+    reduced = x * 3
+    dist.reduce(reduced, 0, op=dist.ReduceOp.AVG)
+    is_root = dist.get_rank() == 0
     work.wait()
-    return [ahead * 1, total, mean, whole, turned, rooted]
+    return [ahead * 1, total, mean, whole, turned, rooted, *[reduced] * is_root]
 
 
 def expected_of(ranks: list[int], i: int) -> list[Tensor]:
@@ -54,7 +59,7 @@ def expected_of(ranks: list[int], i: int) -> list[Tensor]:
     turned = torch.stack([total, total + size, total + 2 * size])
     whole = (10 * total.long()).div(size, rounding_mode="trunc")
     means = [total / size + 0.5, whole]
-    return [total * 2, total + i * size, *means, turned, values[0]]
+    return [total * 2, total + i * size, *means, turned, values[0], 3 * total / size]
 
 
 def divide(x: Tensor) -> list[Tensor]:
@@ -64,13 +69,17 @@ def divide(x: Tensor) -> list[Tensor]:
     dist.all_gather(parts, x)
     scattered = torch.zeros(2)
     dist.reduce_scatter_tensor(scattered, x.repeat(size)[: 2 * size].contiguous())
+    uneven = torch.zeros(rank + 1)
+    dist.reduce_scatter(uneven, [x[: one + 1] * 1 for one in range(size)])
+    listed = torch.zeros(2)
+    dist.reduce_scatter(listed, [x[:2] * 1 for _ in range(size)])
     exchanged = torch.zeros(size)
     dist.all_to_all_single(exchanged, x[:1].repeat(size) + rank)
     gathered = [torch.zeros(4) for _ in range(size)]
     dist.gather(x, None if rank else gathered)
     part = torch.zeros(4)
     dist.scatter(part, None if rank else gathered)
-    return [*parts, scattered, exchanged, part]
+    return [*parts, scattered, exchanged, part, uneven, listed]
 
 
 def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
@@ -87,6 +96,7 @@ def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
         groups_of_tickets() as groups,
     ):
         x = torch.full((4,), rank + 1.0)
+        before = copy_counts()
         divided = divide(x)
         found = []
         for i in range(CALLS):
@@ -95,11 +105,12 @@ def lose(folder: Path, faults: Faults) -> tuple[Any, ...]:
             found.append(call_all(x, i))
         message = x * 3
         (dist.recv if rank else dist.send)(message, 1 - rank)
+        staged = copy_counts().since(before).to_host
         late = error_text(lambda: divide(x))
-        return divided, found, message, late, sorted(kinds), groups
+        return divided, found, message, late, sorted(kinds), groups, staged
 
 
-@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:2=kill"])
+@pytest.mark.parametrize("fault", ["kill", "ncclAllReduce:2=kill", "ncclReduce:1=kill"])
 def test_groups_go_on_through_nccl(fault, tmp_path):
     faults = {2: (2, fault)}
     found = run_ranks_on_gpus(
@@ -109,7 +120,7 @@ def test_groups_go_on_through_nccl(fault, tmp_path):
         lost=faults,
     )
     for rank in LEFT:
-        divided, results, message, late, kinds, groups = found[rank]
+        divided, results, message, late, kinds, groups, staged = found[rank]
         own = [torch.full((4,), one + 1.0) for one in range(RANKS)]
         torch.testing.assert_close(divided[:3], own)
         torch.testing.assert_close(divided[3], torch.full((2,), 6.0))
@@ -118,12 +129,17 @@ def test_groups_go_on_through_nccl(fault, tmp_path):
         torch.testing.assert_close(message, own[0] * 3)
         assert tuple(LEFT) in groups
         assert "a part for each rank, lost ones too" in late
+        torch.testing.assert_close(divided[6], torch.full((rank + 1,), 6.0))
+        torch.testing.assert_close(divided[7], torch.full((2,), 6.0))
         assert {"allgather", "alltoall", "gather", "scatter"} < {*kinds}
+        assert {"reduce", "reducescatter"} < {*kinds}
+        assert not staged
         # The last calls before a loss are repeated if only the lost rank has released
         # their results.
         for i in (0, 3, 4):
             ranks = LEFT if i > 2 else [*range(RANKS)]
-            torch.testing.assert_close(results[i], expected_of(ranks, i))
+            expected = expected_of(ranks, i)[: len(results[i])]
+            torch.testing.assert_close(results[i], expected)
 
 
 # --- Training ------------------------------------------------------------------------
