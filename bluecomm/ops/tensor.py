@@ -256,6 +256,23 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return address, nbytes
 
 
+def location(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Return where the memory of a contiguous tensor lies.
+
+    On an MPS device an address names a buffer, and those of two buffers may be closer
+    than the buffers are long. So each storage there is a space of its own.
+
+    Returns:
+        Number of the address space, first byte, and the byte behind the last.
+    """
+    if tensor.is_cpu or tensor.is_cuda:
+        space, begin = 0, tensor.data_ptr()
+    else:
+        space = tensor.untyped_storage()._cdata
+        begin = int(tensor.storage_offset()) * tensor.element_size()
+    return space, begin, begin + tensor.numel() * tensor.element_size()
+
+
 def new_output(source: torch.Tensor) -> torch.Tensor:
     """Return an uninitialized tensor with the shape and type of a contiguous tensor."""
     if source.nbytes >= _POOLED_NBYTES:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from bluecomm.ops.tensor import own_staging
+from bluecomm.ops.tensor import location, own_staging
 from bluecomm.optim.local_parameters import (
     Selection,
     honor_ignored_names,
@@ -236,13 +236,11 @@ def _check_supported(name: str, parameter: torch.Tensor) -> None:
 
 def _check_apart(found: NamedParameters) -> None:
     """Raise if two parameter objects are views of the same memory."""
-    ranges = sorted(
-        (p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), name)
-        for name, p in found
-        if p.numel()
-    )
-    for (_, end, first), (begin, _, second) in itertools.pairwise(ranges):
-        if begin < end:
+    locations = sorted((*location(p), name) for name, p in found if p.numel())
+    for (space, _, end, first), (other, begin, _, second) in itertools.pairwise(
+        locations
+    ):
+        if space == other and begin < end:
             raise ValueError(
                 f"DistributedOptimizer: parameters {first!r} and {second!r} share "
                 "memory without being one object. Tie weights by using the same "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from bluecomm.device.staging import staging_of
-from bluecomm.ops.tensor import is_dense, span
+from bluecomm.ops.tensor import is_dense, location, span
 from bluecomm.runtime.call import Span
 
 
@@ -140,13 +140,13 @@ def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
     Raises:
         ValueError: The outputs overlap.
     """
-    spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+    locations = sorted(
+        location(tensor)
         for tensor in outputs
         if tensor.nbytes and tensor.is_contiguous()
     )
-    for (_, end), (start, _) in itertools.pairwise(spans):
-        if start < end:
+    for (space, _, end), (other, begin, _) in itertools.pairwise(locations):
+        if space == other and begin < end:
             raise ValueError(
                 f"{operation}: the output tensors must not overlap, because each "
                 "receives other values; pass tensors with memory of their own"
@@ -155,10 +155,10 @@ def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
 
 def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two contiguous tensors share memory."""
-    return (
-        first.data_ptr() < second.data_ptr() + second.nbytes
-        and second.data_ptr() < first.data_ptr() + first.nbytes
+    (space, begin, end), (other, begin_of_other, end_of_other) = map(
+        location, (first, second)
     )
+    return space == other and begin < end_of_other and begin_of_other < end
 
 
 def _check_served(tensor: torch.Tensor, operation: str) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C import _distributed_c10d as c10d
 
 import bluecomm as bf
 from bluecomm.compression import MinMaxUInt8
 from tests.support.ranks import run_ranks
+from tests.support.torch_world import torch_world
 from tests.support.unified_memory import (
     SparseTensorsOnDevice,
     UnifiedSparse,
+    UnifiedTensor,
     on_device,
     on_host,
 )
@@ -197,11 +204,94 @@ def refuse_what_cannot_be_staged() -> None:
     assert on_host(bf.allreduce(tensor)).tolist() == [1.0] * 3
 
 
-def test_tensors_on_a_device() -> None:
-    run_ranks(3, all_of_them, ranks_per_machine=1)
+# Algorithms that compute on the host, on the device, and by codes of either.
+ALGORITHMS = (
+    *("gradient_allreduce", "bytegrad", "powersgd"),
+    *("neighbor_allreduce", "exact_diffusion", "choco", "local_sgd", "diloco"),
+)
 
 
-def all_of_them() -> None:
+def trained(algorithm: str, place: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the parameters of a model after some steps."""
+    torch.manual_seed(bf.rank())
+    model = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+    for layer in (model[0], model[2]):
+        for name, parameter in layer.named_parameters():
+            setattr(layer, name, nn.Parameter(place(parameter.detach())))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(put_gradient_on_device)
+    bf.broadcast_parameters(model)
+    optimizer = bf.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model,
+        algorithm=algorithm,
+        bucket_bytes=256,
+    )
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = model(place(mine().repeat(1, 4)[:, step : step + 16])).square().mean()
+        # Tensor.backward() would run hooks as if there were no such class.
+        torch.autograd.backward([loss])
+        optimizer.step()
+    optimizer.synchronize()
+    return [*model.parameters()]
+
+
+def put_gradient_on_device(parameter: torch.Tensor) -> None:
+    """Give a gradient the class that autograd's own kernels forget."""
+    if isinstance(parameter, UnifiedTensor):
+        assert parameter.grad is not None
+        parameter.grad = parameter.grad.as_subclass(UnifiedTensor)
+
+
+def train_as_on_the_host() -> None:
+    for algorithm in ALGORITHMS:
+        expected = trained(algorithm, torch.clone)
+        for got, wanted in zip(trained(algorithm, on_device), expected, strict=True):
+            assert torch.equal(on_host(got), wanted), algorithm
+
+
+def call_a_group(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return results of a group's methods.
+
+    Those of torch.distributed would call them as if there were no such class.
+    """
+    group, rank, size = cast(Any, dist.group.WORLD), bf.rank(), bf.size()
+    total, mean, rooted = x.clone(), x.clone(), x.clone()
+    average = c10d.AllreduceOptions()
+    average.reduceOp = dist.ReduceOp.AVG
+    # The outputs are longer than their buffers are far apart.
+    parts = [torch.empty_like(x) for _ in range(size)]
+    scattered, exchanged, received = x[:2].clone(), x.clone(), x.clone()
+    works = [
+        group.allreduce([total], c10d.AllreduceOptions()),
+        group.allreduce([mean], average),
+        group.broadcast([rooted], c10d.BroadcastOptions()),
+        group.allgather([parts], [x], c10d.AllgatherOptions()),
+        group.reduce_scatter(
+            [scattered], [[*x.chunk(size)]], c10d.ReduceScatterOptions()
+        ),
+        group.alltoall_base(exchanged, x, [], [], c10d.AllToAllOptions()),
+        group.send([x], (rank + 1) % size, 0),
+        group.recv([received], (rank - 1) % size, 0),
+    ]
+    for work in works:
+        work.wait()
+    return [total, mean, rooted, *parts, scattered, exchanged, received]
+
+
+def use_a_group(folder: Path) -> None:
+    with torch_world(folder, bf.size()):
+        expected = call_a_group(mine())
+        for got, wanted in zip(call_a_group(on_device(mine())), expected, strict=True):
+            assert torch.equal(on_host(got), wanted)
+
+
+def test_tensors_on_a_device(tmp_path: Path) -> None:
+    run_ranks(3, all_of_them, tmp_path, ranks_per_machine=1)
+
+
+def all_of_them(folder: Path) -> None:
     operate_as_on_the_host()
     exchange_messages()
     scatter_where_out_is()
@@ -210,6 +300,8 @@ def all_of_them() -> None:
     refuse_what_cannot_be_staged()
     take_results_in_parts()
     average_in_a_window()
+    train_as_on_the_host()
+    use_a_group(folder)
 
 
 def mix_devices() -> None:
