@@ -701,6 +701,20 @@ def test_a_failure_on_one_rank_aborts_the_communicator_of_all(fault):
         assert "NCCL's communicator was aborted" in text
 
 
+def fail_midway() -> str:
+    """Return the error of an operation in whose second call NCCL fails on rank 1."""
+    x = torch.ones(4)
+    bf.allreduce(x, op=bf.Adasum)
+    if bf.rank() == 1:
+        set_fake(FAIL="ncclAllReduce:1=2")
+    return error_text(lambda: bf.allreduce(x, op=bf.Adasum))
+
+
+def test_a_failure_in_one_of_several_calls_reaches_all_ranks():
+    for text in run_ranks_on_gpus(RANKS, fail_midway, environment=NCCL):
+        assert "NCCL's communicator was aborted" in text
+
+
 def lose_rank_1() -> None:
     """Lose a rank that has got the number of a call, but has not issued it."""
     x = torch.ones(4)
