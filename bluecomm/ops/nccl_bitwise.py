@@ -1,6 +1,6 @@
-"""Bitwise reductions through NCCL, which has none.
+"""Bitwise reductions through NCCL, which lacks them.
 
-The members exchange their values, and each one combines those that it needs.
+The members exchange their values, and each member combines the values that it needs.
 """
 
 from __future__ import annotations

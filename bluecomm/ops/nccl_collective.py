@@ -23,7 +23,7 @@ _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 _ADDED = _FLOATING | {"int8", "uint8", "int32", "uint32", "int64", "uint64"}
 # Types of the two parts of complex numbers, which are added like other numbers.
 _PARTS = {"complex64": "float32", "complex128": "float64"}
-# Types that NCCL has not. Their sums and products in 32 bits have the same lower bits.
+# Types that NCCL lacks. Their sums and products in 32 bits have the same lower bits.
 _WIDENED = frozenset({"int16", "uint16"})
 # The reductions of booleans as bytes.
 _OF_BOOLEANS = {
