@@ -46,7 +46,8 @@ class BackwardTracker:
         self._announced: set[Bucket] = set()
         self._missing: dict[Bucket, set[int]] = {}
         self._queued: set[int] = set()
-        self._hooked: dict[tuple[Bucket, int], list[torch.utils.hooks.RemovableHandle]]
+        # By the number of a bucket, and a position there.
+        self._hooked: dict[tuple[int, int], list[torch.utils.hooks.RemovableHandle]]
         self._hooked = {}
         self.watch_parameters()
 
@@ -55,11 +56,11 @@ class BackwardTracker:
 
         Call it between backward passes; inside a pass it may delay buckets to the end.
         """
-        for bucket in self._buckets:
+        for number, bucket in enumerate(self._buckets):
             for position, slot in enumerate(bucket.slots):
-                key = (bucket, position)
+                key = (number, position)
                 if slot.parameter.requires_grad and key not in self._hooked:
-                    self._hooked[key] = self._hook(slot.parameter, bucket, position)
+                    self._hooked[key] = self._hook(slot.parameter, number, position)
         self._expect_all()
 
     def close(self) -> None:
@@ -106,20 +107,21 @@ class BackwardTracker:
     # -- inside a backward pass -------------------------------------------------------
 
     def _hook(
-        self, parameter: Any, bucket: Bucket, position: int
+        self, parameter: Any, number: int, position: int
     ) -> list[torch.utils.hooks.RemovableHandle]:
-        # The hooks must not keep the optimizer alive.
+        # The hooks must keep neither the optimizer alive nor the bucket, which has the
+        # parameter: the garbage collector does not see all that holds a hook.
         me = weakref.ref(self)
 
         def before(gradient: torch.Tensor) -> None:
             tracker = me()
             if tracker is not None:
-                tracker._before_accumulation(bucket)
+                tracker._before_accumulation(tracker._buckets[number])
 
         def after(_: torch.Tensor) -> None:
             tracker = me()
             if tracker is not None:
-                tracker._after_accumulation(bucket, position)
+                tracker._after_accumulation(tracker._buckets[number], position)
 
         return [
             parameter.register_hook(before),
