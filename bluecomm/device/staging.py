@@ -312,7 +312,7 @@ class CudaStaging(Staging):
 
     def work(self) -> dict[str, WorkCount]:
         """Return the counters of copies and calls that are known to have ended."""
-        self._drop_ended(len(self._running))
+        self.release_ended()
         return {
             kind: WorkCount(count, nbytes, ns * 1e-9)
             for kind, (count, nbytes, ns) in self._device.work().items()
@@ -402,6 +402,10 @@ class CudaStaging(Staging):
         self._drop_ended(_ASKED)
         with self._lock:
             self._running.append((use, memory))
+
+    def release_ended(self) -> None:
+        """Drop the memory of all copies and calls that have ended."""
+        self._drop_ended(len(self._running))
 
     def _drop_ended(self, most: int) -> None:
         """Drop memory of copies and calls that have ended; ask at most ``most``."""
@@ -498,6 +502,12 @@ def await_trace() -> None:
 def device_work() -> dict[str, WorkCount]:
     """Return the counters of what all CUDA devices have done, by kind."""
     return total_of(staging.work() for staging in list(_cuda.values()))
+
+
+def release_ended() -> None:
+    """Drop the memory of what CUDA devices have finished, as no later copy might."""
+    for staging in list(_cuda.values()):
+        staging.release_ended()
 
 
 def staging_of(tensor: torch.Tensor) -> Staging | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
 from bluecomm.device.copy_counts import copy_counts
-from bluecomm.device.staging import device_work
+from bluecomm.device.staging import device_work, release_ended
 from bluecomm.device.work_counts import work_since
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.device_transport import (
@@ -343,6 +343,7 @@ class World(Requests):
         self._completions.close()
         if self.member_feed is not None:
             self.member_feed.join()
+        release_ended()
         self._end()
 
     def retire(self) -> None:
