@@ -119,15 +119,16 @@ class Requests:
         if self._is_suspended:
             raise self._suspended(call.kind, name)
         timeout_s = call.timeout_s
-        call.limit_s = (
-            self.config.operation_timeout_s if timeout_s is None else timeout_s
-        )
         # The engine stores the call in _kept before a signal handler can run. It stores
         # a nonblocking call before it starts the operation.
         try:
             if call.tickets is not None:
                 assert call.group is not None
+                # An error here comes before the engine has the call, and refuses it.
                 call.ticket = call.tickets.make(call.group)
+            call.limit_s = (
+                self.config.operation_timeout_s if timeout_s is None else timeout_s
+            )
             if call.blocking or self._completions.is_here():
                 self._waiters.add(threading.get_ident())
             number = self._engine.submit(call, self._kept)
