@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -39,9 +38,8 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
 
 def shared() -> tuple[int, int]:
     """Return how many allocations of this rank are exported, and mappings it has."""
-    exported, mapped = ctypes.c_int(), ctypes.c_int()
-    load().cuda.fakegpu_shared(ctypes.byref(exported), ctypes.byref(mapped))
-    return exported.value, mapped.value
+    live = load().live()
+    return live["exported memory"], live["mapped memory"]
 
 
 def is_mapped(name: str) -> bool:

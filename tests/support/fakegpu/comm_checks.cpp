@@ -1,5 +1,6 @@
 #include "comm_checks.h"
 
+#include <algorithm>
 #include <set>
 
 namespace fakegpu {
@@ -62,3 +63,17 @@ void set_state(FakeComm& comm, CommState state) {
 }
 
 }  // namespace fakegpu
+
+extern "C" {
+
+// Counts the communicators of this process that are neither destroyed nor aborted.
+int fakegpu_live_comms() {
+  using namespace fakegpu;  // NOLINT: this function is the library's surface
+  const std::scoped_lock lock(comms().mutex);
+  return static_cast<int>(std::ranges::count_if(comms().all, [](ncclComm_t comm) {
+    const std::scoped_lock inner(comm->mutex);
+    return comm->state != CommState::kDestroyed && comm->state != CommState::kAborted;
+  }));
+}
+
+}  // extern "C"

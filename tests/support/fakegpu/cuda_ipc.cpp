@@ -177,14 +177,4 @@ void fakegpu_pool(CUdeviceptr address) {
   if (found != nullptr) found->is_pooled = true;
 }
 
-// Counts the allocations that other processes may map, and the mappings of this one.
-void fakegpu_shared(int* exported, int* mapped) {
-  const std::scoped_lock lock(world().mutex);
-  *exported = *mapped = 0;
-  for (const auto& [begin, one] : world().memory.allocations()) {
-    if (one.is_exported && !one.freed) ++*exported;
-    if (one.opened > 0) ++*mapped;
-  }
-}
-
 }  // extern "C"

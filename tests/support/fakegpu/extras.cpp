@@ -1,5 +1,6 @@
 // Functions that tests call besides the driver's: what a kernel would read and write,
 // memory that a stream frees, and the state of the fake.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -183,5 +184,36 @@ void fakegpu_break(int code) {
 }
 
 void fakegpu_site(const char* label) { set_site_label(label); }
+
+// Counts what this process has not given back, in the order of library.py's
+// `_LIVE_IN_CUDA`.
+void fakegpu_live(int* counts) {
+  const std::scoped_lock lock(world().mutex);
+  const World& all = world();
+  int device = 0, pinned = 0, exported = 0, mapped = 0, retained = 0;
+  int tensors = 0;
+  for (const auto& [begin, one] : all.memory.allocations()) {
+    if (one.freed) continue;
+    if (one.is_pooled) {
+      ++tensors;
+    } else if (one.opened > 0) {
+      ++mapped;
+    } else {
+      ++(one.is_device ? device : pinned);
+    }
+    if (one.is_exported) ++exported;
+  }
+  for (const CUctx_st& context : all.contexts) retained += context.retained;
+  const auto is_live = [](const auto* one) { return !one->destroyed; };
+  const int found[] = {static_cast<int>(std::ranges::count_if(all.streams, is_live)),
+                       static_cast<int>(std::ranges::count_if(all.events, is_live)),
+                       tensors,
+                       device,
+                       pinned,
+                       exported,
+                       mapped,
+                       retained};
+  std::ranges::copy(found, counts);
+}
 
 }  // extern "C"

@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "fakegpu"
 _TARGETS = ("build/fakegpu/libnccl.so.2", "build/fakegpu/libnvidia-ml.so.1")
 _TEXTS_BYTES = 1 << 16
+# The counts of `fakegpu_live`.
+_LIVE_IN_CUDA = (
+    *("streams", "events", "tensors", "device memory", "pinned memory"),
+    *("exported memory", "mapped memory", "contexts"),
+)
 
 handle = ctypes.c_void_p
 address = ctypes.c_uint64
@@ -99,7 +104,7 @@ _CUDA_ARGUMENTS = {
     ),
     "fakegpu_free_on": (handle, address),
     "fakegpu_pool": (address,),
-    "fakegpu_shared": (ctypes.POINTER(ctypes.c_int),) * 2,
+    "fakegpu_live": (ctypes.POINTER(ctypes.c_int),),
     "fakegpu_arena": (ctypes.POINTER(address),) * 3,
     "fakegpu_default_stream": (ctypes.c_int,),
     "fakegpu_drain": (handle,),
@@ -161,6 +166,13 @@ class Libraries:
     def reset(self) -> None:
         """Read the environment again, and forget violations and counted calls."""
         self.cuda.fakegpu_reset()
+
+    def live(self) -> dict[str, int]:
+        """Return how much of each kind this process has not given back."""
+        counts = (ctypes.c_int * len(_LIVE_IN_CUDA))()
+        self.cuda.fakegpu_live(counts)
+        live = dict(zip(_LIVE_IN_CUDA, counts, strict=True))
+        return {**live, "communicators": self.nccl.fakegpu_live_comms()}
 
     def violations(self) -> list[str]:
         """Return what was done wrong since the last reset."""

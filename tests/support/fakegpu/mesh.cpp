@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,13 +79,26 @@ bluecomm::UniqueFd dial(const std::string& name) {
   return fd;
 }
 
+// Waits until another rank comes. False: one that has come is gone, which says nothing
+// otherwise, so the communicator is never made.
+bool wait_for_rank(int listener, const std::vector<bluecomm::UniqueFd>& ranks) {
+  std::vector<pollfd> waits{{listener, POLLIN, 0}};
+  for (const bluecomm::UniqueFd& fd : ranks) waits.push_back({fd.get(), POLLIN, 0});
+  while (poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+  }
+  return std::ranges::all_of(waits.begin() + 1, waits.end(),
+                             [](const pollfd& one) { return one.revents == 0; });
+}
+
 // The thread of an id: collects one introduction of each rank, and sends all to all. It
-// ends when they are complete, or with the process.
+// ends when they are complete, or one of them is gone, or with the process.
 void bring_together(bluecomm::UniqueFd listener) {
+  pthread_setname_np(pthread_self(), "fakegpu-id");
   std::vector<bluecomm::UniqueFd> ranks;
   std::vector<Introduction> all;
   std::size_t known = 0;
   do {
+    if (!wait_for_rank(listener.get(), ranks)) return;
     const bluecomm::UniqueFd fd(
         accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Introduction one;

@@ -1,0 +1,170 @@
+"""Worlds whose operations and windows use devices leave nothing behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.device import runtime
+from bluecomm.device.staging import staging_of
+from bluecomm.window.live import find
+from tests.support.errors import error_text
+from tests.support.fakegpu.faults import set_fake
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.ranks import FakeRuntime, place, this_memory
+from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.fakegpu.training import (
+    SMALL,
+    distribute,
+    make_batches,
+    make_model,
+    train_steps,
+)
+from tests.support.fakegpu.window_calls import others
+from tests.support.leaks import check_returned, held
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+RANKS = 3
+# How often a process makes the same worlds. It may hold more after the first time.
+ROUNDS = 2
+# Page-locked memory: how many blocks a world uses of each size at most, and the sizes.
+BLOCKS = 64
+SIZES = [1 << power for power in range(12, 18)]
+# The settings of worlds whose windows are put by NCCL, mapped, and on the host.
+BY_NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "nccl"}
+MAPPED = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "auto"}
+STAGED = {"BLUECOMM_DEVICE_TRANSPORT": "staged", "BLUECOMM_WINDOWS": "auto"}
+
+
+def counts() -> Counter[str]:
+    """Return what this process holds of the system and of the fake's libraries."""
+    system = held()
+    # The fake splits its mapping for each one of another process, which it counts.
+    del system["mapping memfd:fakegpu (deleted)"]
+    # As in NCCL, a thread waits at a socket for the ranks that know a unique id.
+    system["descriptor socket:[#]"] -= system.pop("thread fakegpu-id", 0)
+    fill_pool()
+    return system + Counter(load().live())
+
+
+def fill_pool() -> None:
+    """Let all page-locked memory that nobody uses be in the pool of its device.
+
+    A world has at most ``BLOCKS`` blocks of each size. If it has left none in use, the
+    pool has as many afterwards, and allocates no more.
+    """
+    staging = staging_of(torch.ones(1))
+    assert staging is not None
+    blocks = [
+        staging.empty_on_host([nbytes], torch.uint8)
+        for nbytes in SIZES
+        for _ in range(BLOCKS)
+    ]
+    blocks.clear()
+
+
+def use_everything() -> None:
+    """Make a call of each kind, and leave a part of them to ``shutdown``."""
+    rank = bf.rank()
+    x = torch.ones(2000)
+    bf.allreduce(x, op=bf.Sum)
+    bf.neighbor_allreduce(x)
+    bf.allgather(x[: rank + 1])
+    bf.reduce(x, 1)
+    bf.allreduce_nonblocking(x, name="dropped")
+    if rank < 2:
+        bf.pair_gossip(x, 1 - rank)
+    ends = bf.ProcessSet([0, 2])
+    if ends.included:
+        bf.allreduce(x, process_set=ends)
+        ends.free()
+    for name in ("freed", "live"):
+        bf.win_create(x, name, zero_init=True)
+        bf.win_put(x, name)
+        bf.barrier()
+        bf.win_update(name, 1.0, others())
+        bf.win_accumulate(x, name)
+    bf.barrier()
+    bf.win_free("freed")
+    model = place(make_model())
+    optimizer = distribute(model, {"algorithm": "gradient_allreduce", **SMALL})
+    train_steps(model, optimizer, [this_memory().upload(x) for x in make_batches()])
+
+
+class Fault(NamedTuple):
+    """A fault of one rank, for which calls fail or windows are on the host."""
+
+    fault: str
+    rank: int
+    settings: Mapping[str, str]
+
+
+FAULTS = (
+    Fault("ncclGetUniqueId:1=2", 0, BY_NCCL),
+    Fault("ncclCommInitRankConfig:1=3", 1, BY_NCCL),
+    Fault("ncclCommInitRankConfig:1=async6", 1, MAPPED),
+    Fault("ncclAllReduce:1=3", 2, MAPPED),
+    Fault("cuEventRecord:1=700", 1, MAPPED),
+    Fault("cuIpcGetMemHandle:1=1", 1, MAPPED),
+    Fault("cuIpcOpenMemHandle:2=205", 1, MAPPED),
+    Fault("ncclMemAlloc:1=1", 1, BY_NCCL),
+    Fault("ncclCommWindowRegister:1=3", 1, BY_NCCL),
+    Fault("ncclPutSignal:1=3", 1, BY_NCCL),
+    Fault("cuMemHostAlloc:1=2", 1, STAGED),
+    Fault("cuMemcpyDtoHAsync:1=700", 1, STAGED),
+)
+
+
+def fail(fault: Fault) -> None:
+    """Make calls, of which some fail, or a window whose values are on the host."""
+    x = torch.ones(20_000)  # more than is in the pool of page-locked memory
+    set_fake(FAIL=fault.fault if bf.rank() == fault.rank else "")
+    errors = [error_text(lambda: bf.allreduce(x, name="x"))]
+    errors.append(error_text(lambda: bf.win_create(x, "x")))
+    if "x" in bf.get_current_created_window_names():
+        if find("test", "x").device is None:
+            errors.append("on the host")
+        errors.append(error_text(lambda: bf.win_put(x, "x")))
+    set_fake(FAIL="")
+    assert not any("CommunicationTimeout" in text for text in errors), errors
+    assert bf.rank() != fault.rank or {*errors} != {"no error"}, fault
+
+
+# The settings of a world, and what it does.
+World = tuple[Mapping[str, str], Callable[[], None]]
+
+
+def repeat(worlds: Sequence[World], rounds: int) -> None:
+    """Run worlds, which hold no more afterwards than in the first round."""
+    memory = DeviceMemory(int(os.environ["BLUECOMM_RANK"]))
+    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
+        tensors = load().live()["tensors"]
+        for number in range(rounds):
+            for settings, body in worlds:
+                os.environ.update(settings)
+                bf.init()
+                body()
+                memory.synchronize()  # with copies to the device
+                bf.shutdown()
+            if number == 0:
+                first = {**counts(), "tensors": tensors}
+            check_returned(first, counts)
+
+
+def test_worlds_leave_nothing():
+    worlds = [(settings, use_everything) for settings in (BY_NCCL, MAPPED, STAGED)]
+    run_ranks(RANKS, repeat, worlds, ROUNDS, initialize=False)
+
+
+def test_failures_leave_nothing():
+    worlds = [(one.settings, functools.partial(fail, one)) for one in FAULTS]
+    run_ranks(RANKS, repeat, worlds, ROUNDS, initialize=False)
