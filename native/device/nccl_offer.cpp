@@ -74,12 +74,19 @@ void check_versions(std::span<const std::byte> offers, std::size_t nbytes) {
   }
 }
 
-// Calls `body` with each peer that has a bit.
+// Calls `body` with each peer that has a bit. Throws if a bit is that of no member, so
+// that an offer which another program has written cannot lead beyond the offers.
 template <typename Body>
-void for_each_peer(std::span<const std::byte> bits, Body body) {
+void for_each_peer(std::span<const std::byte> bits, std::size_t members, Body body) {
   for (std::size_t i = 0; i < bits.size(); ++i) {
     for (auto left = std::to_integer<unsigned>(bits[i]); left != 0; left &= left - 1) {
-      body(8 * i + static_cast<std::size_t>(std::countr_zero(left)));
+      const std::size_t peer = 8 * i + static_cast<std::size_t>(std::countr_zero(left));
+      if (peer >= members) {
+        throw std::invalid_argument("an offer names member " + std::to_string(peer) +
+                                    " of " + std::to_string(members) +
+                                    "; run the same bluecomm on all machines");
+      }
+      body(peer);
     }
   }
 }
@@ -104,12 +111,12 @@ void check_peers(std::span<const std::byte> offers, std::size_t nbytes) {
         what + "; the sources of each rank must match the destinations of the other");
   };
   for (std::size_t member = 0; member < members; ++member) {
-    for_each_peer(sent_by(member), [&](std::size_t to) {
+    for_each_peer(sent_by(member), members, [&](std::size_t to) {
       if (has_peer(received_by(to), member)) return;
       reject(rank_of(member) + " sends to " + rank_of(to) +
              ", which does not receive from it");
     });
-    for_each_peer(received_by(member), [&](std::size_t from) {
+    for_each_peer(received_by(member), members, [&](std::size_t from) {
       if (has_peer(sent_by(from), member)) return;
       reject(rank_of(member) + " receives from " + rank_of(from) +
              ", which does not send to it");
