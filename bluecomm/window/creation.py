@@ -20,6 +20,7 @@ from bluecomm.topology import topology_digest
 from bluecomm.window.device_values import DeviceValues
 from bluecomm.window.live import LiveWindow, UnknownWindowError
 from bluecomm.window.nccl_placement import NcclPlacement
+from bluecomm.window.neighbors import window_neighbors
 from bluecomm.window.placement import SlotPlacement, is_combined
 
 __all__ = ["get_current_created_window_names", "win_create", "win_free"]
@@ -99,7 +100,7 @@ def win_create(
 
     from bluecomm._native import Window
 
-    weights = comm.topology.weights if comm.topology else None
+    sources, targets = window_neighbors(comm)
     native = Window(
         comm.world.engine,
         id=_identifier(name, number),
@@ -109,8 +110,8 @@ def win_create(
         address=0 if slots else value.data_ptr(),
         nbytes=0 if slots else value.nbytes,
         nbytes_elsewhere=value.nbytes if slots else 0,
-        in_neighbors=sorted(weights.src_ranks) if weights else [],
-        out_neighbors=sorted(weights.dst_ranks) if weights else [],
+        in_neighbors=sources,
+        out_neighbors=targets,
         zero_init=zero_init,
         ranks=comm.size if comm.world.members.survives_losses else 0,
         memory=comm.world.memory,

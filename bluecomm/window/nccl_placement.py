@@ -16,6 +16,7 @@ from bluecomm.errors import BluecommError
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
 from bluecomm.window.nccl_slots import NcclOffer, NcclSlots
+from bluecomm.window.neighbors import window_neighbors
 
 # In NCCL's text of an error that another rank's causes.
 _REMOTE = "remote process exited"
@@ -63,9 +64,7 @@ class NcclPlacement:
             raise RuntimeError("the job survives losses")
         if world.device_transport.path != "nccl":
             raise RuntimeError("tensors of this job are staged")
-        weights = self._comm.topology.weights if self._comm.topology else None
-        sources = sorted(weights.src_ranks) if weights else []
-        targets = sorted(weights.dst_ranks) if weights else []
+        sources, targets = window_neighbors(self._comm)
         return NcclSlots(
             staging,
             nccl_library(),

@@ -14,6 +14,7 @@ from bluecomm.device.staging import CudaStaging, staging_of
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
 from bluecomm.window.device_slots import DeviceSlots, Offer
+from bluecomm.window.neighbors import window_neighbors
 
 _log = logging.getLogger("bluecomm")
 
@@ -45,9 +46,7 @@ class SlotPlacement:
         self._comm = comm
         self._slots: DeviceSlots | None = None
         self.offer: Offer | str = ""
-        weights = comm.topology.weights if comm.topology else None
-        sources = sorted(weights.src_ranks) if weights else []
-        targets = sorted(weights.dst_ranks) if weights else []
+        sources, targets = window_neighbors(comm)
         self._neighbors = sorted({*sources, *targets})
         staging = staging_of(tensor)
         if (
