@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from bluecomm.compression import Codec, Compressor, codec_of
-from bluecomm.device.staging import staging_of, values_on_host
+from bluecomm.device.staging import Staging, staging_of, values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.coded_pieces import pieces_of
-from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking
+from bluecomm.ops.nccl_call import uses_nccl
+from bluecomm.ops.nccl_compressed_allreduce import CompressedCall
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.refusal import Operation, describe_refused, refuse, told
 from bluecomm.ops.tensor import as_input, new_output
@@ -36,6 +38,11 @@ _DIGEST_NBYTES = 16
 
 def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
     name = comm.name_for("compressed_allreduce", arguments.get("name"))
+    tensor = arguments.get("tensor")
+    staging = staging_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    if staging is not None and uses_nccl(comm, staging):
+        yield "allgather", f"{name}.pieces", None
+        return
     # The ranks whose first half fails refuse the second one, and so must this rank:
     # otherwise the ranks count different numbers of calls of this name.
     yield "alltoall", f"{name}.pieces", None
@@ -63,8 +70,10 @@ def _compressed_allreduce(
     codes. Rounding errors are lost, unless ``ErrorFeedback`` has encoded ``x`` before.
     In a group of one rank nothing is encoded.
 
-    There is no gradient. A tensor on a GPU is encoded on the host, and this waits until
-    its values are there.
+    There is no gradient. If NCCL is in use, and the codec's kernels run on the GPUs of
+    all ranks, a tensor on a GPU is encoded and added there; it must not change before
+    ``wait``. Otherwise it is encoded on the host, which waits until its values are
+    there. The bits are the same.
 
     Args:
         tensor: Tensor of any shape and of a floating-point type; both must be the same
@@ -103,18 +112,65 @@ def _compressed_allreduce(
     facts = f"codec {codec!r}, op {word}, shape {shape}, type {dtype}"
     for part in torch.split(source.view(-1), _SLICE):
         pieces_of(len(part), codec, comm.size)
-    staging = staging_of(source)
-    if staging is not None and comm.size > 1:
-        source = _on_host(comm, source, name, timeout_s)
-    name = comm.name_for("compressed_allreduce", name)
     if comm.size == 1:
+        comm.name_for("compressed_allreduce", name)
         comm.world.check_usable()
         return DoneHandle(source.clone())
+    staging = staging_of(source)
+    if staging is None or not uses_nccl(comm, staging):
+        if staging is not None:
+            source = _on_host(comm, source, name, timeout_s)
+        name = comm.name_for("compressed_allreduce", name)
+        agreement = _Agreement(comm, name, facts)
+        return _start_on_host(
+            *(comm, source, staging, codec, agreement, divisor, form, timeout_s)
+        )
+    name = comm.name_for("compressed_allreduce", name)
+    agreement = _Agreement(comm, name, facts)
+
+    def on_host() -> Handle[torch.Tensor]:
+        values = _on_host(comm, source, name, timeout_s)
+        return _start_on_host(
+            *(comm, values, staging, codec, agreement, divisor, NONBLOCKING, timeout_s)
+        )
+
+    call = CompressedCall(
+        *(comm, staging, source, codec, name, _SLICE, divisor, timeout_s)
+    )
+    return call.start(agreement.head, agreement.check, on_host)
+
+
+compressed_allreduce = blocking(_compressed_allreduce)
+compressed_allreduce_nonblocking = nonblocking(_compressed_allreduce)
+
+
+def _start_on_host(
+    comm: Communicator,
+    source: torch.Tensor,
+    staging: Staging | None,
+    codec: Codec,
+    agreement: _Agreement,
+    divisor: int,
+    form: Form,
+    timeout_s: float | None,
+) -> Handle[torch.Tensor]:
+    """Start a call whose values are on the host.
+
+    Args:
+        comm: Ranks that take part.
+        source: The values.
+        staging: Staging of the device on which the result is wanted, if it is one.
+        codec: The codec.
+        agreement: Facts and name of the call.
+        divisor: Divisor of the sum.
+        form: How the operation was called.
+        timeout_s: Deadline that the caller gave.
+    """
+    name = agreement.name
     if staging is None:
         output = new_output(source)
     else:
-        output = staging.empty_on_host(shape, source.dtype)
-    agreement = _Agreement(comm, name, facts)
+        output = staging.empty_on_host(source.shape, source.dtype)
     slices = (torch.split(one.view(-1), _SLICE) for one in (source, output))
     parts = zip(*slices, strict=True)
     handle = _start_slices(
@@ -141,10 +197,6 @@ def _compressed_allreduce(
     return MappedHandle(
         handle, lambda _: output if staging is None else staging.to_device(output)
     )
-
-
-compressed_allreduce = blocking(_compressed_allreduce)
-compressed_allreduce_nonblocking = nonblocking(_compressed_allreduce)
 
 
 def _check(
@@ -197,6 +249,9 @@ def _on_host(
 class _Agreement:
     """Compares the facts on which the ranks of one call must agree.
 
+    Attributes:
+        name: Name of the call.
+
     Args:
         comm: Ranks that take part.
         name: Name of the call.
@@ -205,7 +260,7 @@ class _Agreement:
 
     def __init__(self, comm: Communicator, name: str, facts: str) -> None:
         self._comm = comm
-        self._name = name
+        self.name = name
         text = facts.encode()
         digest = hashlib.blake2b(text, digest_size=_DIGEST_NBYTES).digest()
         head = (digest + text)[:_HEAD_NBYTES].ljust(_HEAD_NBYTES, b"\0")
@@ -225,7 +280,7 @@ class _Agreement:
             MismatchError.describe(
                 f"ranks {ranks[0]} and {ranks[1]} have made different calls",
                 operation="compressed_allreduce",
-                name=self._name,
+                name=self.name,
                 rank=self._comm.world.rank,
                 peers=ranks,
                 expected=_facts_in(heads[0]),

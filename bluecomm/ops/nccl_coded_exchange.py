@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.device.staging import CudaStaging, HostCopy, Staging
+from bluecomm.device.staging import CudaStaging, HostCopy, Point, Staging
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.coded_exchange import Divisor
 from bluecomm.ops.coded_pieces import CodedPieces
@@ -42,6 +41,8 @@ class NcclCodedExchange:
         staging: Staging of the device.
         flags: Number of flags in a message.
         feedback: As in ``CodedPieces``.
+        timeout_s: Seconds after which an operation with codes fails. Default: the
+            configured deadline.
     """
 
     def __init__(
@@ -53,18 +54,45 @@ class NcclCodedExchange:
         staging: Staging,
         flags: int = 0,
         feedback: ErrorFeedback | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         assert isinstance(staging, CudaStaging)
         self._comm = comm
         self._staging = staging
         self._name = name
+        self._timeout_s = timeout_s
         self._pieces = CodedPieces(numel, codec, comm.size, comm.rank, flags, feedback)
         # The operations of a round that this rank has neither started nor refused.
         self._left = deque[Operation]()
+        # The messages of a round, and the point behind the kernels that write them.
+        self._messages: torch.Tensor | None = None
+        self._encoded: Point | None = None
         self._results: torch.Tensor | None = None
         # The flags of all messages to this rank, and whether owners could not encode.
         self._flags: HostCopy | None = None
         self._faults: HostCopy | None = None
+
+    def encode(self, values: torch.Tensor, flags: torch.Tensor | None = None) -> None:
+        """Encode the values of the next round on the device.
+
+        The host does not wait for the device. Later work of the current stream may
+        change the values.
+
+        Args:
+            values: The values on the device; flat, of a floating-point type.
+            flags: The flags in the messages of this rank, on the device.
+
+        Raises:
+            RuntimeError: CUDA or a kernel failed. The other ranks are not told.
+        """
+        self._results = self._flags = self._faults = None
+        pieces = self._pieces
+        nbytes = sum(pieces.message_nbytes)
+        messages = values.new_zeros(nbytes, dtype=torch.uint8)
+        pieces.encode(values, messages)
+        if flags is not None:
+            pieces.write_heads(messages, flags)
+        self._messages, self._encoded = messages, self._staging.point()
 
     def start(
         self,
@@ -75,14 +103,13 @@ class NcclCodedExchange:
     ) -> Handle[int]:
         """Encode values on the device, and start a round; the rest follows by itself.
 
-        The host does not wait for the device. Later work of the current stream may
-        change the values. ``take_results`` decodes the results.
+        ``take_results`` decodes the results.
 
         Args:
-            values: The values on the device; flat, float32.
+            values: As for ``encode``.
             head: The head of this rank, on the host; ``torch.uint8``, of the same
                 length on all ranks.
-            flags: The flags in the messages of this rank, on the device.
+            flags: As for ``encode``.
             divisor: Returns the divisor of the sum from all ranks' heads. It may be
                 called in another thread.
 
@@ -93,50 +120,73 @@ class NcclCodedExchange:
         Raises:
             RuntimeError: CUDA or a kernel failed. The other ranks are told.
         """
-        comm, staging, pieces = self._comm, self._staging, self._pieces
-        self._results = self._flags = self._faults = None
         self._left = deque(self.refused())
         try:
-            nbytes = sum(pieces.message_nbytes)
-            messages = values.new_zeros(nbytes, dtype=torch.uint8)
-            pieces.encode(values, messages)
-            pieces.write_heads(messages, flags)
-            encoded = staging.point()
+            self.encode(values, flags)
             heads = start_gather(
-                comm, "allgather", head, name=self._left[0][1], timeout_s=None
+                self._comm, "allgather", head, name=self._left[0][1], timeout_s=None
             )
         except Exception as error:
             if is_marked(error):  # the first operation has been refused
                 self._left.popleft()
-            refuse(comm, self._left, error)
+            self._give_up(error)
             raise
         self._left.popleft()
 
-        def send_codes(gathered: tuple[torch.Tensor, list[int]]) -> Handle[Any]:
-            number = self._divisor(divisor, gathered[0].view(comm.size, -1))
-            if not number:
-                self._left.clear()
-                return DoneHandle(None)
-            stream = staging.side_stream_context()
-            with stream:
-                staging.follow(encoded)
-                received, call = self._send_codes(messages)
-            return MappedHandle(OnStream(call, stream), lambda _: (number, received))
+        def send_codes(gathered: tuple[torch.Tensor, list[int]]) -> Handle[int]:
+            number = self._divisor(divisor, gathered[0].view(self._comm.size, -1))
+            if number:
+                return self._exchange(number)
+            self._left.clear()
+            return DoneHandle(0)
 
-        def send_results(result: tuple[int, torch.Tensor] | None) -> Handle[int]:
-            if result is None:
-                return DoneHandle(0)
-            number, received = result
+        return ChainedHandle(heads, send_codes, on_failure=self._give_up)
+
+    def exchange(self, divisor: int) -> Handle[int]:
+        """Exchange encoded values, among ranks that know that all have encoded.
+
+        Args:
+            divisor: Divisor of the sum.
+
+        Returns:
+            As ``start`` does.
+
+        Raises:
+            RuntimeError: CUDA or NCCL cannot be used. The other ranks are told.
+        """
+        self._left = deque(self._codes_and_results())
+        return self._exchange(divisor)
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the others that this rank does not call ``exchange``."""
+        refuse(self._comm, self._codes_and_results(), error)
+
+    def _exchange(self, divisor: int) -> Handle[int]:
+        staging, messages = self._staging, self._messages
+        assert messages is not None
+        self._messages = None
+        stream = staging.side_stream_context()
+        try:
+            with stream:
+                staging.follow(self._encoded)
+                received, codes = self._send_codes(messages)
+        except Exception as error:
+            self._give_up(error)
+            raise
+
+        def send_results(_: object) -> Handle[int]:
             with staging.side_stream_context():
-                results, call = self._send_results(received, number)
+                results, call = self._send_results(received, divisor)
 
             def keep(_: object) -> int:
                 self._results = results
-                return number
+                return divisor
 
             return MappedHandle(call, keep)
 
-        return ChainedHandle(heads, send_codes, send_results, on_failure=self._give_up)
+        return ChainedHandle(
+            OnStream(codes, stream), send_results, on_failure=self._give_up
+        )
 
     def take_results(self, into: torch.Tensor) -> None:
         """Decode the results of a round on the device, once the round has ended.
@@ -181,6 +231,9 @@ class NcclCodedExchange:
     def refused(self) -> Iterator[Operation]:
         """Describe the operations of a round that is not started."""
         yield "allgather", f"{self._name}.pieces", None
+        yield from self._codes_and_results()
+
+    def _codes_and_results(self) -> Iterator[Operation]:
         yield "alltoall", f"{self._name}.codes", None
         yield "allgather", f"{self._name}.results", None
 
@@ -234,7 +287,7 @@ class NcclCodedExchange:
             call = make_nccl_call(
                 *(self._comm, self._staging, kind, name, "uint8", sent.shape, work),
                 _nothing,
-                None,
+                self._timeout_s,
             )
             return self._comm.start(call)
         except Exception as error:
@@ -243,7 +296,8 @@ class NcclCodedExchange:
 
     def _give_up(self, error: Exception) -> None:
         """Tell the others which operations this rank does not start."""
-        refuse(self._comm, self._left, error)
+        left, self._left = self._left, deque()
+        refuse(self._comm, left, error)
 
     def _waited_for(self, copy: HostCopy | None) -> torch.Tensor | None:
         if copy is None:

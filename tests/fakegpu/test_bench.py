@@ -47,7 +47,7 @@ def test_operations_and_steps_are_timed_on_the_gpu_of_each_rank(tmp_path, path):
     measured = {one["operation"]: one["library"] for one in results["measurements"]}
     assert measured == {
         "allreduce_": f"bluecomm, cuda, {path}",
-        "compressed_allreduce": "bluecomm, cuda, staged",
+        "compressed_allreduce": f"bluecomm, cuda, {path}",
         "one_peer": f"bluecomm, cuda, {path}",
         "win_update": "bluecomm, cuda, staged",
     }

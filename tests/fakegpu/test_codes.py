@@ -18,6 +18,7 @@ from bluecomm.bench import compress
 from bluecomm.compression import (
     E3M0,
     ErrorFeedback,
+    HalfCast,
     MinMaxUInt8,
     ScaledSign,
     device_codes,
@@ -25,7 +26,12 @@ from bluecomm.compression import (
 from bluecomm.compression.device_codes import _warn_once, encodes_there
 from bluecomm.device import runtime, staging
 from bluecomm.device.staging import staging_of, wait_on_host
-from bluecomm.ops import nccl_coded_exchange, nccl_gather
+from bluecomm.ops import (
+    compressed_allreduce,
+    nccl_coded_exchange,
+    nccl_compressed_allreduce,
+    nccl_gather,
+)
 from bluecomm.ops.nccl_call import make_nccl_call
 from tests.fakegpu.conftest import IS_THOROUGH
 from tests.support.deadlines import DEADLINE_S
@@ -235,6 +241,43 @@ def test_sums_of_codes_through_nccl_are_those_of_the_host(expected, rare_seed):
         check(there["bytegrad"], of_cpu["bytegrad"])
 
 
+def add_compressed(numbers: list[list[float]]) -> list[torch.Tensor]:
+    """Return sums and averages of this rank's values, of which some are infinite."""
+    values = torch.tensor(numbers[bf.rank()])
+    device = runtime.current_runtime()
+    found = []
+    # Three slices, and the last one has fewer values than there are ranks.
+    with mock.patch.object(compressed_allreduce, "_SLICE", 1000):
+        for without_kernels in (set(), {1}):
+            if isinstance(device, FakeRuntime):
+                device.without_kernels = without_kernels
+                nccl_compressed_allreduce._known.clear()
+            for codec in (MinMaxUInt8(256), ScaledSign(), HalfCast()):
+                handles = [
+                    bf.compressed_allreduce_nonblocking(one, codec, op=op)
+                    for one in (values, values.half(), values[:0])
+                    for op in (bf.Sum, bf.Average)
+                ]
+                found += [handle.wait() for handle in handles[::-1]]
+            with pytest.raises(
+                bf.MismatchError, match=r"codec E3M0.*got .*MinMaxUInt8"
+            ):
+                bf.compressed_allreduce(values, [E3M0(), MinMaxUInt8()][bf.rank() // 2])
+    if isinstance(device, FakeRuntime):
+        slices = 3 + 3 + 1
+        assert bf.stats().devices.nccl_calls == 3 * 2 * slices * 2
+    return found
+
+
+def test_compressed_allreduce_through_nccl_is_that_of_the_host():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(RANKS, 2002, generator=generator)
+    values[1, 1500] = torch.inf
+    expected = run_ranks(RANKS, add_compressed, values.tolist())
+    found = run_ranks_on_gpus(RANKS, add_compressed, values.tolist(), environment=NCCL)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def train_with_survival(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     batches = [torch.tensor(one, device="cpu") for one in numbers]
     train_there = functools.partial(train, reads_heads=True)
@@ -404,12 +447,12 @@ FAILING: dict[str, tuple[Mapping[str, Any], bool]] = {
 }
 
 
+def fail(*_: Any) -> None:
+    raise RuntimeError("no such kernel")
+
+
 def fail_kernels() -> None:
     """Let a kernel fail in a hook or step of rank 1; all ranks are told at once."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("no such kernel")
-
     broken = mock.patch.object(runtime.current_runtime(), "launch", fail)
     for options, goes_on in FAILING.values():
         model = place(make_model())
@@ -431,9 +474,23 @@ def test_a_kernel_that_fails_is_an_error_of_all_ranks():
     run_ranks_on_gpus(RANKS, fail_kernels)
 
 
+def fail_to_add() -> None:
+    """Let a kernel of rank 1 fail in a call between two others."""
+    for fails in (False, True, False):
+        with (
+            mock.patch.object(runtime.current_runtime(), "launch", fail)
+            if fails and bf.rank() == 1
+            else ok(),
+            pytest.raises(Exception, match="no such kernel") if fails else ok(),
+        ):
+            mean = bf.compressed_allreduce(torch.full((8,), 2.0), ScaledSign())
+            assert mean.tolist() == [2.0] * 8
+
+
 def meet_faults() -> None:
     send_infinities()
     fail_kernels()
+    fail_to_add()
 
 
 def test_faults_through_nccl_are_those_of_the_host():
