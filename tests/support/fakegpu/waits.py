@@ -10,7 +10,7 @@ from tests.support.ranks import RankFailure
 
 # Work that is very late shows what is written over too early. Ranks that read it may
 # take different decisions, and then wait for each other until the deadline.
-_LATE = {"FAKEGPU_DELAY_US": "20000", "BLUECOMM_OPERATION_TIMEOUT": "30"}
+_LATE = {"FAKEGPU_DELAY_US": "20000", "BLUECOMM_OPERATION_TIMEOUT_S": "30"}
 # On a busy machine the host may be later still, and then a run shows nothing.
 _SEEDS = 4
 
