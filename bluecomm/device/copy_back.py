@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import increment_version
@@ -22,6 +22,9 @@ class Filler(Protocol):
 
     def current_stream(self) -> int:
         """Return the number of the stream on which the program computes."""
+
+    def follow(self, point: Any) -> None:
+        """Make later work of the current stream wait for a point of this device."""
 
     def follow_streams(self, streams: Sequence[int]) -> None:
         """Make later work of the current stream wait for the work of others so far."""
@@ -44,6 +47,8 @@ class CopyBack:
         values: Contiguous tensor on the host that gets the result.
         target: Tensor on the device with as many elements; ``None`` for a new one.
         part_nbytes: Length of the parts, a multiple of the element size.
+        after: Point of the device behind earlier uses of ``target``; ``None`` if these
+            have ended, or the current stream follows them.
     """
 
     def __init__(
@@ -52,11 +57,13 @@ class CopyBack:
         values: torch.Tensor,
         target: torch.Tensor | None,
         part_nbytes: int = _NEVER,
+        after: Any = None,
     ) -> None:
         self._staging = staging
         self._values = values
         self._target = target
         self._part_nbytes = part_nbytes
+        self._after = after
         self._memory: torch.Tensor | None = None  # contiguous, on the device
         self._stream = 0  # the one that was current when it was taken
         self._copied = 0  # bytes
@@ -131,6 +138,7 @@ class CopyBack:
 
     def _copy(self, end: int) -> None:
         if self._memory is None:
+            self._staging.follow(self._after)
             self._memory = self._new_memory()
             self._stream = self._staging.current_stream()
         if not self._copied and end == self._values.nbytes:

@@ -186,14 +186,21 @@ class Staging(abc.ABC):
         """
         return CopyBack(self, values, tensor).finish()
 
-    def copy_back(self, values: torch.Tensor, target: torch.Tensor | None) -> CopyBack:
+    def copy_back(
+        self,
+        values: torch.Tensor,
+        target: torch.Tensor | None,
+        after: Point | None = None,
+    ) -> CopyBack:
         """Return what copies a result to the device while it is being computed.
 
         Args:
             values: Memory of ``empty_on_host`` that gets the result.
             target: As for ``CopyBack``.
+            after: As for ``CopyBack``.
         """
-        return CopyBack(self, values, target, self._part_nbytes(values.nbytes))
+        nbytes = self._part_nbytes(values.nbytes)
+        return CopyBack(self, values, target, nbytes, after)
 
     def _part_nbytes(self, nbytes: int) -> int:
         from bluecomm._native import copy_part_nbytes

@@ -180,7 +180,7 @@ class GroupCalls:
         Raises:
             ValueError: The memory is on different devices, or on a wrong one.
         """
-        keep, gate = (source, destination), None
+        keep, gate, back = (source, destination), None, None
         staging = self._staging_for(kind, source, destination)
         if staging is not None:
             on_device = device_call(
@@ -194,7 +194,9 @@ class GroupCalls:
             )
             if on_device is not None:
                 return on_device
-            copy, destination, finish = stage(staging, source, destination, finish)
+            copy, destination, finish, back = stage(
+                staging, source, destination, finish
+            )
             if copy is not None:
                 source, gate = copy
         there: Span | list[Span] = NO_MEMORY
@@ -213,6 +215,8 @@ class GroupCalls:
         )
         call.parameters = parameters
         call.gate = gate
+        if parts is None and not self._comm.is_repeated:
+            call.parts = back
         return call
 
     def _staging_for(
@@ -309,7 +313,7 @@ class GroupCalls:
             for index, call in enumerate(calls):
                 call.name = f"{name}.{index}" if index else name
                 call.timeout_s = limit_s
-                call.blocking = is_blocking
+                call.blocking = is_blocking and call.parts is None
                 handles.append(begin(self._comm, call))
             return handles
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from bluecomm.device.copy_back import CopyBack
 from bluecomm.device.staging import CudaStaging, HostCopy, Staging, staging_of
 from bluecomm.runtime.own_gpu import check_own_gpu
 
@@ -24,11 +25,14 @@ class StagedCall(NamedTuple):
         copy: The input on its way to the host, or None.
         destination: Memory of the result, one tensor for each of the call.
         finish: Copies the result to the device, in the order of the current stream.
+        parts: Copies parts of the result before the call has ended; None if it has
+            several tensors, or is too short.
     """
 
     copy: HostCopy | None
     destination: Destination
     finish: Callable[[int], None]
+    parts: CopyBack | None
 
 
 def staging_for(
@@ -93,17 +97,22 @@ def stage(
     results = [staging.empty_on_host(one.shape, one.dtype) for one in targets]
     # The engine waits for the copy of the input, and so for all work before this call.
     before = staging.point() if copy is None and targets else None
+    # Without their version counters, which do not change.
+    copies = [
+        staging.copy_back(values, target.data, before)
+        for target, values in zip(targets, results, strict=True)
+    ]
 
     def finish_on_device(number: int) -> None:
-        staging.follow(before)
-        for target, values in zip(targets, results, strict=True):
-            staging.fill(target, values)
+        for one in copies:
+            one.finish()
         finish(number)
 
     memory: Destination = None
     if destination is not None:
         memory = results[0] if is_single else results
-    return StagedCall(copy, memory, finish_on_device)
+    parts = copies[0] if is_single and copies[0].in_parts else None
+    return StagedCall(copy, memory, finish_on_device, parts)
 
 
 def _name(tensor: torch.Tensor) -> str:

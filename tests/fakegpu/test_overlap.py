@@ -7,14 +7,19 @@ until rank 1 has received the first one, and has given it to its own device.
 from __future__ import annotations
 
 import contextlib
+import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import bluecomm as bf
 from tests.support.deadlines import wait_until
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
 
@@ -24,9 +29,25 @@ PART_NBYTES = 4 * PART
 WAIT_S = 0.02  # of each of many waits
 
 
-def start(operation: str, x: torch.Tensor) -> bf.Handle:
+class _OfGroup:
+    """The handle of a call of torch.distributed."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self, timeout_s: float = 0.0) -> None:
+        self._work.wait(datetime.timedelta(seconds=timeout_s))
+
+
+def start(operation: str, x: torch.Tensor) -> Any:
     other = 1 - bf.rank()
     match operation:
+        case "dist.broadcast":
+            return _OfGroup(dist.broadcast(x, 0, async_op=True))
+        case "dist.all_reduce":
+            return _OfGroup(dist.all_reduce(x, async_op=True))
+        case "dist.isend":
+            return _OfGroup(dist.irecv(x, 0) if bf.rank() else dist.isend(x, 1))
         case "broadcast":
             return bf.broadcast_nonblocking(x, 0)
         case "broadcast_":
@@ -75,8 +96,9 @@ def overlap(operation: str, x: torch.Tensor) -> tuple[bf.DeviceStats, torch.Tens
     return bf.stats().devices, result
 
 
-def exchange(operations: list[str], x: torch.Tensor) -> list:
-    return [overlap(one, x + bf.rank()) for one in operations]
+def exchange(operations: list[str], x: torch.Tensor, folder: Path) -> list:
+    with torch_world(folder, 2):
+        return [overlap(one, x + bf.rank()) for one in operations]
 
 
 FACTORS = {
@@ -85,16 +107,21 @@ FACTORS = {
     "allreduce": (2, 1),
     "neighbor_allreduce": (2, 1),
     "send": (1, 0),
+    "dist.broadcast": (1, 0),
+    "dist.all_reduce": (2, 1),
+    "dist.isend": (1, 0),
 }
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_part_is_copied_back_before_the_next_one_has_been_copied(transport):
+def test_a_part_is_copied_back_before_the_next_one_has_been_copied(transport, tmp_path):
     operations = list(FACTORS)
     x = torch.arange(COUNT, dtype=torch.float32)
     environment = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
     first, second = run_ranks_on_gpus(
-        2, exchange, operations, x, environment=environment, transport=transport
+        *(2, exchange, operations, x, tmp_path),
+        environment=environment,
+        transport=transport,
     )
     for operation, (sent, _), (received, result) in zip(
         operations, first, second, strict=True

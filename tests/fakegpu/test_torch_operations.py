@@ -376,6 +376,6 @@ def test_each_wait_is_needed(expected, tmp_path_factory):
         torch.testing.assert_close(run(environment), expected[overlap], rtol=0, atol=0)
 
     waits = waits_of(run, tmp_path_factory.mktemp("sites") / "sites")
-    for label in ("finish_on_device", "_settle"):
+    for label in ("_copy", "_settle"):
         assert any(label in one for one in waits)
     assert not unneeded_waits(check, waits)

@@ -24,6 +24,10 @@ class Filler:
     def current_stream(self):
         return self.stream
 
+    def follow(self, point):
+        if point is not None:
+            self.calls.append(point)
+
     def follow_streams(self, streams):
         self.calls.append(("follow", *streams))
 
@@ -67,6 +71,15 @@ def test_a_result_that_is_complete_early_is_not_copied_again(filler):
     assert back.wanted > NBYTES
     assert torch.equal(back.finish(), VALUES)
     assert filler.calls == ["empty", VALUES.tolist()]
+
+
+def test_the_first_part_follows_earlier_uses_of_the_target(filler):
+    target = torch.zeros(10, dtype=torch.int32)
+    back = CopyBack(filler, VALUES, target, PART, after="a point")
+    assert filler.calls == []
+    back.take(PART)
+    back.finish()
+    assert filler.calls == ["a point", [0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
 
 
 def test_a_short_result_has_no_parts(filler):
