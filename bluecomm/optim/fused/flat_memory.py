@@ -35,7 +35,7 @@ class FlatMemory:
         self._slots = slots
         self._parameters = [slot.parameter for slot in slots]
         like = self._parameters[0]
-        self.values = torch.zeros(numel, dtype=like.dtype, device=like.device)
+        self.values = like.new_zeros(numel)
         self.gradients = torch.zeros_like(self.values)
         self._views = [slot.view_of(self.values) for slot in slots]
         self._gradient_views = [slot.view_of(self.gradients) for slot in slots]

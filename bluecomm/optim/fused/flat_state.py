@@ -304,12 +304,11 @@ class FlatState:
     def _views(self, flat_key: _FlatKey, like: torch.Tensor) -> list[torch.Tensor]:
         """Return the views of a flat tensor; make it if necessary."""
         if flat_key not in self._flats:
-            _, dtype, device = flat_key
             if self._kinds[flat_key.key]:
-                flat = torch.zeros(self._numel, dtype=dtype, device=device)
+                flat = like.new_zeros(self._numel)
                 views = [slot.view_of(flat) for slot in self._slots]
             else:
-                flat = torch.zeros(len(self._slots), dtype=dtype, device=device)
+                flat = like.new_zeros(len(self._slots))
                 views = [scalar.view(like.shape) for scalar in flat.unbind()]
             self._flats[flat_key] = flat, views
         return self._flats[flat_key][1]
