@@ -270,6 +270,10 @@ class DeviceValues:
             left = _Left(left.value.clone())
             self._finish(operation, limit_s)
         adds, slot = self._native.take(rank)
+        # The neighbor may have put and published another value in between.
+        if not self.slots.may_take(rank, operation, limit_s):
+            self._left[rank] = left if adds else _Left(None)
+            return
         value = self.slots.mailbox(rank, slot)
         if adds and left.value is not None:
             self._left[rank] = _Left(left.value + value)

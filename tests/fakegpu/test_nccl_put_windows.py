@@ -113,6 +113,36 @@ def test_the_last_of_several_puts_wins():
         torch.testing.assert_close(found, wanted)
 
 
+def put_between(folder: Path) -> None:
+    """Let rank 1 put while rank 0 is about to take the value before."""
+    x = torch.full((4,), bf.rank() + 1.0)
+    bf.win_create(x, "x", zero_init=True)
+    bf.win_put(x, "x")
+    bf.barrier()
+    may_take = NcclSlots.may_take
+
+    def may_take_then_hear(self, *arguments):
+        found = may_take(self, *arguments)
+        say(folder, "looked")
+        hear(folder, "put")
+        return found
+
+    if bf.rank() == 0:
+        with mock.patch.object(NcclSlots, "may_take", may_take_then_hear):
+            total = bf.win_update("x", 1.0, others(), clone=True)
+        assert total.tolist() == [1.0 + 4.0] * 4
+    else:
+        hear(folder, "looked")
+        bf.win_put(x * 2, "x")
+        say(folder, "put")
+    bf.barrier()
+    bf.win_free("x")
+
+
+def test_a_value_that_was_put_meanwhile_is_awaited(tmp_path):
+    run_ranks_on_gpus(2, put_between, tmp_path, environment=BY_NCCL)
+
+
 def get() -> None:
     bf.win_create(torch.ones(2), "x")
     expected = (
