@@ -158,6 +158,8 @@ def repeat(worlds: Sequence[World], rounds: int) -> None:
             if number == 0:
                 first = {**counts(), "tensors": tensors}
             check_returned(first, counts)
+            texts = load().violations()
+            assert not texts, "\n".join(texts)
 
 
 def test_worlds_leave_nothing():
