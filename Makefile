@@ -245,7 +245,7 @@ build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)
 
 # Every test over the fake, each with many seeds, and the tests of ranks on the host, with
 # tensors of devices, through NCCL and staged.
-SEEDS ?= 100
+SEEDS ?= 10
 MP_SEEDS ?= 1
 fakegpu: $(VENV)/.dev $(VENV)/.extension build/fakegpu/libnccl.so.2
 	FAKEGPU_SEEDS=$(SEEDS) $(BIN)/pytest tests/fakegpu
