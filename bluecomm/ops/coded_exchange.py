@@ -46,7 +46,8 @@ class CodedExchange:
 
     Args:
         comm: Ranks that take part, at least two.
-        name: Prefix of the names of the two operations.
+        name: Prefix of the names of the two operations, which no other exchange has
+            that may be under way: ranks start second halves in different orders.
         numel: Number of values.
         codec: The codec, which encodes float32.
         head_nbytes: Bytes of a head.
@@ -55,6 +56,7 @@ class CodedExchange:
         staging: The device that encodes the values and decodes the results; see
             ``start_on_device``. ``None``: the host does. The sums are always added on
             the host.
+        first_name: Name of the first operation, if not made from the prefix.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class CodedExchange:
         head_nbytes: int = 0,
         feedback: ErrorFeedback | None = None,
         staging: Staging | None = None,
+        first_name: str | None = None,
     ) -> None:
         self._comm = comm
         self._staging = staging
-        self._names = f"{name}.pieces", f"{name}.results"
+        self._names = first_name or f"{name}.pieces", f"{name}.results"
         self._pieces = CodedPieces(
             numel, codec, comm.size, comm.rank, head_nbytes, feedback
         )
@@ -192,16 +195,21 @@ class CodedExchange:
         """
         self._has_second_half = False
         self.is_finite = True
-        first = start_gather(
-            self._comm,
-            "alltoall",
-            self._sent,
-            form,
-            name=self._names[0],
-            timeout_s=timeout_s,
-            parameters=parameters(splits=tuple(self._pieces.message_nbytes)),
-            gate=gate,
-        )
+        try:
+            first = start_gather(
+                self._comm,
+                "alltoall",
+                self._sent,
+                form,
+                name=self._names[0],
+                timeout_s=timeout_s,
+                parameters=parameters(splits=tuple(self._pieces.message_nbytes)),
+                gate=gate,
+            )
+        except Exception as error:
+            if is_marked(error):  # the first half has been refused
+                refuse(self._comm, [self.second_operation], error)
+            raise
 
         if meanwhile is not None:
             meanwhile()

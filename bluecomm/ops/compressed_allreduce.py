@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +15,18 @@ from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.coded_pieces import pieces_of
+from bluecomm.ops.follow_up_name import next_turn
 from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking
 from bluecomm.ops.nccl_call import uses_nccl
 from bluecomm.ops.nccl_compressed_allreduce import CompressedCall
 from bluecomm.ops.reduce_op import ReduceOp, choose
-from bluecomm.ops.refusal import Operation, describe_refused, refuse, told
+from bluecomm.ops.refusal import (
+    Operation,
+    describe_refused,
+    is_marked,
+    refuse,
+    told,
+)
 from bluecomm.ops.tensor import as_input, new_output
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.chained_handle import ChainedHandle
@@ -37,16 +45,15 @@ _DIGEST_NBYTES = 16
 
 
 def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
+    if not comm.included:
+        return
     name = comm.name_for("compressed_allreduce", arguments.get("name"))
     tensor = arguments.get("tensor")
     staging = staging_of(tensor) if isinstance(tensor, torch.Tensor) else None
     if staging is not None and uses_nccl(comm, staging):
-        yield "allgather", f"{name}.pieces", None
-        return
-    # The ranks whose first half fails refuse the second one, and so must this rank:
-    # otherwise the ranks count different numbers of calls of this name.
-    yield "alltoall", f"{name}.pieces", None
-    yield "allgather", f"{name}.results", None
+        yield "allgather", _Names.of_next(comm, "allgather", name).first, None
+    else:
+        yield from _Names.of_next(comm, "alltoall", name).refused()
 
 
 @describe_refused(_refused)
@@ -119,23 +126,29 @@ def _compressed_allreduce(
     staging = staging_of(source)
     if staging is None or not uses_nccl(comm, staging):
         if staging is not None:
-            source = _on_host(comm, source, name, timeout_s)
+            with _refusing(comm, _refused(comm, {"name": name})):
+                source = _on_host(comm, source, timeout_s)
         name = comm.name_for("compressed_allreduce", name)
+        names = _Names.of_next(comm, "alltoall", name)
         agreement = _Agreement(comm, name, facts)
         return _start_on_host(
-            *(comm, source, staging, codec, agreement, divisor, form, timeout_s)
+            *(comm, source, staging, codec, names, agreement, divisor, form, timeout_s)
         )
     name = comm.name_for("compressed_allreduce", name)
+    names = _Names.of_next(comm, "allgather", name)
     agreement = _Agreement(comm, name, facts)
 
     def on_host() -> Handle[torch.Tensor]:
-        values = _on_host(comm, source, name, timeout_s)
-        return _start_on_host(
-            *(comm, values, staging, codec, agreement, divisor, NONBLOCKING, timeout_s)
-        )
+        later = names.of_later_exchange()
+        with _refusing(comm, later.refused()):
+            values = _on_host(comm, source, timeout_s)
+            return _start_on_host(
+                *(comm, values, staging, codec, later, agreement, divisor),
+                *(NONBLOCKING, timeout_s),
+            )
 
     call = CompressedCall(
-        *(comm, staging, source, codec, name, _SLICE, divisor, timeout_s)
+        *(comm, staging, source, codec, *names, _SLICE, divisor, timeout_s)
     )
     return call.start(agreement.head, agreement.check, on_host)
 
@@ -149,6 +162,7 @@ def _start_on_host(
     source: torch.Tensor,
     staging: Staging | None,
     codec: Codec,
+    names: _Names,
     agreement: _Agreement,
     divisor: int,
     form: Form,
@@ -161,12 +175,12 @@ def _start_on_host(
         source: The values.
         staging: Staging of the device on which the result is wanted, if it is one.
         codec: The codec.
-        agreement: Facts and name of the call.
+        names: Names of the operations.
+        agreement: Facts of the call.
         divisor: Divisor of the sum.
         form: How the operation was called.
         timeout_s: Deadline that the caller gave.
     """
-    name = agreement.name
     if staging is None:
         output = new_output(source)
     else:
@@ -179,10 +193,11 @@ def _start_on_host(
             _Slice(
                 CodedExchange(
                     comm,
-                    f"{name}.{number}" if number else name,
+                    f"{names.rest}.{number}",
                     len(part),
                     codec,
                     0 if number else _HEAD_NBYTES,
+                    first_name=None if number else names.first,
                 ),
                 part,
                 into,
@@ -233,24 +248,69 @@ def _check(
 
 
 def _on_host(
-    comm: Communicator, source: torch.Tensor, name: str | None, timeout_s: float | None
+    comm: Communicator, source: torch.Tensor, timeout_s: float | None
 ) -> torch.Tensor:
-    """Return values of a device on the host; if that fails, tell the other ranks."""
+    """Return values of a device on the host."""
     limit_s = timeout_s
     if limit_s is None:
         limit_s = comm.world.config.operation_timeout_s
+    return values_on_host(source, "compressed_allreduce", limit_s)
+
+
+@contextlib.contextmanager
+def _refusing(comm: Communicator, operations: Iterable[Operation]) -> Iterator[None]:
+    """Refuse operations if the context raises before it has started or refused them."""
     try:
-        return values_on_host(source, "compressed_allreduce", limit_s)
+        yield
     except Exception as error:
-        refuse(comm, _refused(comm, {"name": name}), error)
+        if not is_marked(error):
+            refuse(comm, operations, error)
         raise
+
+
+class _Names(NamedTuple):
+    """Names of the operations of one call.
+
+    The threads of a rank may go on with calls of one name in another order than those
+    of other ranks. So only the first operations of calls have equal names.
+
+    Attributes:
+        first: Name of the first operation.
+        rest: Prefix of the names of the others: ``number.operation`` follows, with the
+            number of the slice.
+    """
+
+    first: str
+    rest: str
+
+    @classmethod
+    def of_next(cls, comm: Communicator, kind: str, name: str) -> _Names:
+        """Return the names of the next call.
+
+        Args:
+            comm: Ranks that take part.
+            kind: The engine's name of the first operation.
+            name: Name of the call.
+        """
+        first = f"{name}.pieces"
+        return cls(first, f"{name}.slices.{next_turn(comm, kind, first)}")
+
+    def of_later_exchange(self) -> _Names:
+        """Return the names of an exchange whose first operation follows another one."""
+        return self._replace(first=f"{self.rest}.0.pieces")
+
+    def refused(self) -> Iterator[Operation]:
+        """Describe the operations that a rank refuses if it starts none on the host.
+
+        The ranks whose first half fails refuse the second one, and so must this rank:
+        otherwise the ranks count different numbers of calls of its name.
+        """
+        yield "alltoall", self.first, None
+        yield "allgather", f"{self.rest}.0.results", None
 
 
 class _Agreement:
     """Compares the facts on which the ranks of one call must agree.
-
-    Attributes:
-        name: Name of the call.
 
     Args:
         comm: Ranks that take part.
@@ -260,7 +320,7 @@ class _Agreement:
 
     def __init__(self, comm: Communicator, name: str, facts: str) -> None:
         self._comm = comm
-        self.name = name
+        self._name = name
         text = facts.encode()
         digest = hashlib.blake2b(text, digest_size=_DIGEST_NBYTES).digest()
         head = (digest + text)[:_HEAD_NBYTES].ljust(_HEAD_NBYTES, b"\0")
@@ -280,7 +340,7 @@ class _Agreement:
             MismatchError.describe(
                 f"ranks {ranks[0]} and {ranks[1]} have made different calls",
                 operation="compressed_allreduce",
-                name=self.name,
+                name=self._name,
                 rank=self._comm.world.rank,
                 peers=ranks,
                 expected=_facts_in(heads[0]),

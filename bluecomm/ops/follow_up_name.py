@@ -29,3 +29,16 @@ def follow_up_name(comm: Communicator, call: Call[Any], word: str) -> str:
         return f"{call.name}.{word}"
     turn = (comm.calls_like(call) - 1) % _TURNS
     return f"{call.name}.{word}.{turn}"
+
+
+def next_turn(comm: Communicator, kind: str, name: str) -> int:
+    """Return a number for the names of the calls that follow from the next call.
+
+    It is the same on all ranks; see ``follow_up_name``.
+
+    Args:
+        comm: Members that take part, of which this one is.
+        kind: The engine's name of the next call's operation.
+        name: Name of the next call, which has been neither started nor refused.
+    """
+    return 0 if UNNAMED in name else comm.calls_of(kind, name) % _TURNS

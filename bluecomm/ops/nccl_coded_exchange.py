@@ -35,7 +35,7 @@ class NcclCodedExchange:
 
     Args:
         comm: Ranks that take part, for which ``sums_through_nccl`` holds.
-        name: Prefix of the names of the operations.
+        name: Prefix of the names of the operations, as in ``CodedExchange``.
         numel: Number of values.
         codec: The codec, which encodes float32, and whose kernels run on the device.
         staging: Staging of the device.

@@ -34,7 +34,8 @@ class CompressedCall(NamedTuple):
         staging: Staging of the device.
         source: The values; contiguous.
         codec: The codec.
-        name: Name of the call.
+        name: Name of the first operation.
+        rest: Prefix of the names of the others; see ``CodedExchange``.
         slice_numel: Number of values that are exchanged together.
         divisor: Divisor of the sum.
         timeout_s: Deadline of each operation that the caller gave.
@@ -45,6 +46,7 @@ class CompressedCall(NamedTuple):
     source: torch.Tensor
     codec: Codec
     name: str
+    rest: str
     slice_numel: int
     divisor: int
     timeout_s: float | None
@@ -74,7 +76,7 @@ class CompressedCall(NamedTuple):
         slices = [
             NcclCodedExchange(
                 comm,
-                f"{self.name}.{number}" if number else self.name,
+                f"{self.rest}.{number}",
                 len(part),
                 self.codec,
                 staging,
@@ -88,14 +90,14 @@ class CompressedCall(NamedTuple):
                 for one, part in zip(slices, parts, strict=True):
                     one.encode(part)
         except Exception as error:
-            refuse(comm, [("allgather", f"{self.name}.pieces", None)], error)
+            refuse(comm, [("allgather", self.name, None)], error)
             raise
         stream = staging.stream_context()
         heads = start_gather(
             comm,
             "allgather",
             torch.cat([torch.tensor([encodes], dtype=torch.uint8), head]),
-            name=f"{self.name}.pieces",
+            name=self.name,
             timeout_s=self.timeout_s,
         )
 

@@ -375,6 +375,13 @@ class Communicator:
             return self._epochs.transactions.calls_like(call)
         return self.world.engine.calls_like(call)
 
+    def calls_of(self, kind: str, name: str) -> int:
+        """Return how many calls of a kind and name this member has counted.
+
+        They are those that it has started and those that it has refused.
+        """
+        return self.calls_like(self._call_without_tensor(kind, name, None))
+
     def keeps_input(self, kind: str) -> bool:
         """Return whether calls of a kind need their input again after a loss."""
         return self._epochs is not None and kind in OVERWRITING
@@ -425,9 +432,7 @@ class Communicator:
         """
         if self.rank < 0:
             return
-        call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
-        call.name = name
-        call.parameters = parameters
+        call = self._call_without_tensor(kind, name, parameters)
         if self._epochs is not None and is_covered(call):
             self._epochs.transactions.refuse(call, reason)
             return
@@ -436,7 +441,6 @@ class Communicator:
             # Without the pair it would be unknown whose call a pair_gossip is.
             pair = parameters if kind == "pair_gossip" else None
             self._refuse_in_epoch(kind, name, reason, pair)
-        call.group_id = self.group_id
         self.world.refuse(call, reason)
 
     def _refuse_in_epoch(
@@ -445,10 +449,18 @@ class Communicator:
         """Refuse a call that the others may make as a transaction."""
         if self._epochs is None:
             return
+        call = self._call_without_tensor(kind, name, parameters)
+        self._epochs.transactions.refuse(call, reason)
+
+    def _call_without_tensor(
+        self, kind: str, name: str, parameters: Parameters | None
+    ) -> Call[None]:
+        """Return a call that is not made, but counted."""
         call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
         call.name = name
         call.parameters = parameters
-        self._epochs.transactions.refuse(call, reason)
+        call.group_id = self.group_id
+        return call
 
     def free(self) -> None:
         """Forget the set on this rank, with all that the engine keeps for it.

@@ -8,7 +8,9 @@ import torch
 import bluecomm as bf
 from bluecomm.compression import HalfCast, MinMaxUInt8, RandomK, ScaledSign
 from bluecomm.ops import compressed_allreduce as module
+from bluecomm.ops import follow_up_name
 from bluecomm.runtime import current_communicator
+from tests.support.other_orders import wait_in_other_orders
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -57,6 +59,22 @@ def slices_of(numel):
         yield
 
 
+@contextlib.contextmanager
+def turns_of(number):
+    """Let that many calls of a name use different names for their later operations.
+
+    With one, ranks must have started or refused as many of them as the other ranks.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follow_up_name, "_TURNS", number)
+        yield
+
+
+def start_named(number):
+    values = torch.full((30,), 1.0 * number)
+    return bf.compressed_allreduce_nonblocking(values, HalfCast(), "x")
+
+
 def reduce_all():
     me, n = bf.rank(), bf.size()
     for slice_numel in (1 << 22, 100):
@@ -79,6 +97,12 @@ def reduce_all():
     # Ranks wait in different orders.
     for k in range(8) if me else reversed(range(8)):
         assert started[k].wait().tolist() == [1.0 * k] * 30
+    for slice_numel in (1 << 22, 20):
+        with slices_of(slice_numel):
+            values = wait_in_other_orders(start_named)
+        assert torch.equal(
+            torch.stack(values), torch.tensor([[0.0], [1]]).expand(2, 30)
+        )
     assert bf.compressed_allreduce(torch.empty(0, 3), HalfCast()).shape == (0, 3)
     fp16 = bf.compressed_allreduce(torch.tensor([1 / 3, 3e38]), bf.Compression.fp16)
     assert fp16[0] == torch.tensor(1 / 3).half()
@@ -117,9 +141,19 @@ def disagree():
         bf.compressed_allreduce(x, HalfCast(), "x", op=[bf.Average, bf.Sum][me % 2])
     assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
     # A call that one rank refuses counts for both halves on all ranks.
-    with pytest.raises((ValueError, bf.MismatchError), match=r"type torch\.int64"):
-        bf.compressed_allreduce(x.long() if me == 1 else x, HalfCast(), "x")
-    assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
+    for turns in (1, 64):
+        for options, text in [
+            ({"tensor": x.long()}, r"type torch\.int64"),
+            ({"timeout_s": -1.0}, r"timeout_s must be above 0, got -1\.0"),
+        ]:
+            mine = {"tensor": x, "codec": HalfCast(), "name": "x"}
+            with (
+                turns_of(turns),
+                pytest.raises((ValueError, bf.MismatchError), match=text),
+            ):
+                bf.compressed_allreduce(**mine | (options if me == 1 else {}))
+            with turns_of(turns):
+                assert torch.equal(bf.compressed_allreduce(**mine), x)
     pair = bf.ProcessSet([0, 2])
     if pair.included:
         mean = bf.compressed_allreduce(x * me, HalfCast(), process_set=pair)
@@ -169,11 +203,18 @@ def break_slices():
         text = f"ValueError: call {bad} of" if bf.rank() != 1 else f"call {bad} of enc"
         with slices_of(100):
             for call in (bf.compressed_allreduce, call_nonblocking):
-                # Not the codec of the call before, whose other slices may still run.
-                codec = Broken(*([bad] if bf.rank() == 1 else []))
-                with pytest.raises((ValueError, bf.MismatchError), match=text):
-                    call(x, codec, "x")
+                for turns in (1, 64):
+                    # Not the codec of the call before, whose other slices may still
+                    # run.
+                    codec = Broken(*([bad] if bf.rank() == 1 else []))
+                    with (
+                        turns_of(turns),
+                        pytest.raises((ValueError, bf.MismatchError), match=text),
+                    ):
+                        call(x, codec, "x")
             # All ranks have counted the same calls of the name.
+            with turns_of(1):
+                assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
             assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
 
 
