@@ -104,8 +104,12 @@ class ErrorFeedback:
         well = codec.start_encode(sent, into)
         decoded = torch.empty_like(sent)
         codec.start_decode(into, decoded)
-        before = torch.zeros_like(total) if residual is None else residual
-        self._residuals[name] = torch.where(well, total - decoded, before)
+        if residual is None:
+            residual = torch.zeros_like(total)
+        # In the memory that it has. Perhaps another stream has allocated that, which
+        # torch would let write there while this one still reads.
+        torch.where(well, total - decoded, residual, out=residual)
+        self._residuals[name] = residual
         return well
 
     def _total(

@@ -36,6 +36,7 @@ from bluecomm.ops.nccl_call import make_nccl_call
 from tests.fakegpu.conftest import IS_THOROUGH
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
+from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.ranks import (
     FakeRuntime,
@@ -426,6 +427,21 @@ def test_what_is_not_finite_leaves_the_residual(device):
         well = feedback.start_encode(codec, "x", torch.tensor(values), code)
         assert bool(well) is are_finite
         assert feedback.state_dict()["x"].tolist() == [-1.0, -1.0]
+
+
+def test_a_loaded_residual_is_not_written_while_another_stream_reads_it(device):
+    """The codec adds on a stream of bluecomm's, and a state is loaded on another."""
+    codec, feedback = ScaledSign(), ErrorFeedback()
+    code = torch.empty(codec.encoded_nbytes(4, torch.float32), dtype=torch.uint8)
+    feedback.load_state_dict({"x": torch.ones(4)})
+    where = staging_of(code)
+    loaded = where.point()
+    with where.side_stream_context():
+        where.follow(loaded)
+        feedback.start_encode(codec, "x", torch.ones(4), code)
+    call("cuCtxSynchronize")
+    assert load().violations() == []
+    assert feedback.state_dict()["x"].tolist() == [0.0] * 4
 
 
 def send_infinities() -> None:
