@@ -33,6 +33,7 @@ from bluecomm.ops import (
     nccl_gather,
 )
 from bluecomm.ops.nccl_call import make_nccl_call
+from bluecomm.optim import coded_differences
 from tests.fakegpu.conftest import IS_THOROUGH
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
@@ -509,9 +510,37 @@ def fail_kernels() -> None:
                 optimizer.synchronize()
 
 
-def test_a_kernel_that_fails_is_an_error_of_all_ranks():
+def time_out() -> None:
+    """Let the host of rank 1 not get the values of its first round in time."""
+    model = place(make_model())
+    bf.broadcast_parameters(model)
+    optimizer = distribute(model, {"algorithm": "choco", **SMALL})
+    late = mock.patch.object(
+        coded_differences,
+        "values_on_host",
+        side_effect=bf.CommunicationTimeout("too late"),
+    )
+
+    def step() -> None:
+        sum(one.sum() for one in model.parameters()).backward()
+        optimizer.step()
+        optimizer.synchronize()
+
+    with (
+        late if bf.rank() == 1 else ok(),
+        pytest.raises(bf.CommunicationTimeout, match="too late"),
+    ):
+        step()
+
+
+def fail_to_send() -> None:
+    fail_kernels()
+    time_out()
+
+
+def test_what_fails_on_one_rank_is_an_error_of_all():
     """A wait for the deadline fails the test."""
-    run_ranks_on_gpus(RANKS, fail_kernels)
+    run_ranks_on_gpus(RANKS, fail_to_send)
 
 
 def fail_to_add() -> None:
@@ -529,7 +558,7 @@ def fail_to_add() -> None:
 
 def meet_faults() -> None:
     send_infinities()
-    fail_kernels()
+    fail_to_send()
     fail_to_add()
 
 

@@ -27,7 +27,7 @@ from bluecomm.ops.allreduce import allreduce_nonblocking
 from bluecomm.ops.nccl_call import concerned_by
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
-from bluecomm.ops.refusal import Operation, is_told, refuse
+from bluecomm.ops.refusal import Operation, is_marked, refuse
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
@@ -219,7 +219,7 @@ class ParameterAveraging(Algorithm):
                 try:
                     self._start(bucket)
                 except Exception as error:
-                    first = position + 1 if is_told(error) else position
+                    first = position + 1 if is_marked(error) else position
                     refuse(self.context.comm, self.left_out(buckets[first:]), error)
                     raise
 
