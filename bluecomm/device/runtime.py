@@ -6,7 +6,6 @@ Tests replace the runtime by one whose devices are imitations; see ``use``.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -145,10 +144,16 @@ class TorchRuntime(DeviceRuntime):
         launch(getattr(loaded, kernel), blocks, arguments, walks=walks)
 
 
-@functools.cache
+_side_streams: dict[int, torch.cuda.Stream] = {}
+
+
 def _side_stream(index: int) -> torch.cuda.Stream:
-    # Other ranks wait for its kernels, so they run before those of the program.
-    return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]
+    # Two threads may make the first one, but both get the same. Other ranks wait for
+    # its kernels, so they run before those of the program.
+    return _side_streams.get(index) or _side_streams.setdefault(
+        index,
+        torch.cuda.Stream(index, priority=-1),  # type: ignore[no-untyped-call]
+    )
 
 
 _current: DeviceRuntime = TorchRuntime()

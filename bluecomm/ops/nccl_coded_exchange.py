@@ -175,7 +175,7 @@ class NcclCodedExchange:
             raise
 
         def send_results(_: object) -> Handle[int]:
-            with staging.side_stream_context():
+            with stream:
                 results, call = self._send_results(received, divisor)
 
             def keep(_: object) -> int:

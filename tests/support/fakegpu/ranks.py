@@ -32,8 +32,8 @@ class FakeRuntime:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
-        self._side: int | None = None  # stream of the callbacks of futures
-        self._computing: int | None = None  # stream of bluecomm's kernels
+        # That of the callbacks of futures, and that of bluecomm's kernels.
+        self._streams: dict[str, int] = {}
         # Module and name of the kernels that were started.
         self.launched: list[tuple[str, str]] = []
         # Devices on which no kernels of Numba run.
@@ -65,13 +65,11 @@ class FakeRuntime:
 
     def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         assert index == self.memory.ordinal
-        if self._computing is None:
-            self._computing = self.memory.new_stream()
-        return _StreamContext(self.memory, self._computing)
+        return _StreamContext(self.memory, self._stream_of("kernels"))
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal
-        return _StreamFuture(self.memory, self._side_stream())
+        return _StreamFuture(self.memory, self._stream_of("callbacks"))
 
     def why_no_kernels(self) -> str | None:
         if self.memory.ordinal in self.without_kernels:
@@ -88,10 +86,11 @@ class FakeRuntime:
         launch(self.memory, module, kernel, blocks, arguments)
         self.launched.append((module, kernel))
 
-    def _side_stream(self) -> int:
-        if self._side is None:
-            self._side = self.memory.new_stream()
-        return self._side
+    def _stream_of(self, use: str) -> int:
+        # Two threads may make the first one, but both get the same.
+        return self._streams.get(use) or self._streams.setdefault(
+            use, self.memory.new_stream()
+        )
 
 
 class _StreamContext(contextlib.AbstractContextManager[None]):
