@@ -29,7 +29,7 @@ from bluecomm.compression import (
     TopK,
 )
 from bluecomm.device.runtime import current_runtime
-from bluecomm.device.staging import values_beside, values_on_host
+from bluecomm.device.values import values_beside, values_on_host
 
 # The host starts these on a GPU before it waits, so that the GPU is never idle.
 _CALLS_ON_GPU = 10

@@ -8,8 +8,9 @@ import logging
 import torch
 
 from bluecomm.compression.codec import Codec
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.runtime import current_runtime
-from bluecomm.device.staging import CudaStaging, Staging
+from bluecomm.device.staging import Staging
 
 _log = logging.getLogger("bluecomm")
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from bluecomm.compression.codec import Codec
-from bluecomm.device.staging import staging_of, values_beside
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import values_beside
 
 # Shape, type and device.
 _Kind = tuple[torch.Size, torch.dtype, torch.device]

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from bluecomm.compression import Codec, Compressor, codec_of
-from bluecomm.device.staging import Staging, staging_of, values_on_host
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.coded_exchange import CodedExchange

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from bluecomm.device.staging import CudaStaging, Staging, staging_of
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.ops.tensor import nbytes_of
 from bluecomm.runtime import Communicator

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import torch
 
 from bluecomm.compression import Codec, ErrorFeedback
-from bluecomm.device.staging import CudaStaging, HostCopy, Point, Staging
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.point import Point
+from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.coded_exchange import Divisor
 from bluecomm.ops.coded_pieces import CodedPieces

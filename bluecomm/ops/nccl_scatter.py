@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from bluecomm.device.runtime import current_runtime
-from bluecomm.device.staging import Staging, cuda_staging, staging_of
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import cuda_staging, staging_of
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_messages import Messages

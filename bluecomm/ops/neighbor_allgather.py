@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bluecomm.device.staging import HostCopy, staging_of
+from bluecomm.device.staging import HostCopy
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking

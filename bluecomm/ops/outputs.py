@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.runtime import Communicator
 

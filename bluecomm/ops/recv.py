@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from bluecomm.device.copy_back import CopyBack
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.device.staging import staging_of, values_on_host
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import values_on_host
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.nccl_call import limit_of, offers_nccl
 from bluecomm.ops.nccl_scatter import NcclScatter

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from bluecomm.device.staging import CudaStaging, Staging
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.staging import Staging
 from bluecomm.ops.tensor import dtype_of_word, new_output
 
 # A part is its head, padded to this alignment, and the values. The head is its own

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.device.staging import HostCopy, staging_of
+from bluecomm.device.staging import HostCopy
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tags import check_tag

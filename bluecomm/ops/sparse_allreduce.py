@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from bluecomm.device.staging import Staging, staging_of
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import SUMMED_ROWS
 from bluecomm.ops.forms import Form, blocking, nonblocking

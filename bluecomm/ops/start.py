@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import increment_version
 
-from bluecomm.device.staging import Staging, copied_fast, staging_of
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import copied_fast
 from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked

@@ -10,7 +10,9 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from bluecomm.device import runtime
-from bluecomm.device.staging import CudaStaging, Staging, staging_of
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.runtime import current_process
 from bluecomm.runtime.own_gpu import check_own_gpu
 

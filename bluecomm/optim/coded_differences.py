@@ -15,12 +15,9 @@ import torch
 
 from bluecomm.compression import Codec
 from bluecomm.compression.device_codes import encodes_there
-from bluecomm.device.staging import (
-    HostCopy,
-    copied_fast,
-    staging_of,
-    values_on_host,
-)
+from bluecomm.device.staging import HostCopy
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import copied_fast, values_on_host
 from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_allgather import start_neighbor_allgather
 from bluecomm.ops.tensor import shared_empty

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bluecomm.compression import Compression, Compressor
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.ops.refusal import Operation, first_operations, refusing
 from bluecomm.ops.unfit_calls import refuse_unfit_calls

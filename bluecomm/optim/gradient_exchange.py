@@ -9,7 +9,7 @@ import abc
 
 import torch
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.gradient_message import message_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from bfrun.wording import format_ranks
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.refusal import Operation, refuse, told
 from bluecomm.optim.algorithm import Context, wait_for
 from bluecomm.optim.buckets.bucket import Bucket

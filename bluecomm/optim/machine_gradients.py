@@ -9,7 +9,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, Compression, ErrorFeedback
-from bluecomm.device.staging import values_on_host
+from bluecomm.device.values import values_on_host
 from bluecomm.ops.refusal import Operation
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.bucket import Bucket

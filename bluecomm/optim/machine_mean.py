@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from bluecomm.device.staging import HostCopy, values_on_host
+from bluecomm.device.staging import HostCopy
+from bluecomm.device.values import values_on_host
 from bluecomm.ops.refusal import Operation
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.buckets.bucket import Bucket

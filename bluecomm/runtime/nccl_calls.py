@@ -13,7 +13,7 @@ from bluecomm.device.nccl import nccl_library
 
 if TYPE_CHECKING:
     from bluecomm._native import Engine, NcclLibrary, NcclQueue
-    from bluecomm.device.staging import CudaStaging
+    from bluecomm.device.cuda_staging import CudaStaging
     from bluecomm.runtime.device_transport import DeviceTransport
 
 _log = logging.getLogger("bluecomm")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bluecomm.device.staging import await_trace, trace_devices
+from bluecomm.device.staging_table import await_trace, trace_devices
 
 if TYPE_CHECKING:
     from bluecomm._native import Recorder

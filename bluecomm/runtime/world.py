@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
 from bluecomm.device.copy_counts import copy_counts
-from bluecomm.device.staging import device_work, release_ended
+from bluecomm.device.staging_table import device_work, release_ended
 from bluecomm.device.work_counts import work_since
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.device_transport import (

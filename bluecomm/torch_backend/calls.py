@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
-from bluecomm.device.staging import Staging, staging_of
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.refusal import refuse, told
 from bluecomm.ops.tensor import dtype_word, span

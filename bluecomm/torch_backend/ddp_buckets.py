@@ -11,7 +11,7 @@ import contextlib
 
 import torch
 
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.share_memory import share_memory_
 from bluecomm.ops.tensor import shared_like
 

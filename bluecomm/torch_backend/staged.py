@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from bluecomm.device.copy_back import CopyBack
-from bluecomm.device.staging import CudaStaging, HostCopy, Staging, staging_of
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.staging import HostCopy, Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.runtime.own_gpu import check_own_gpu
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bluecomm.device.staging import Point, Staging, staging_of
+from bluecomm.device.point import Point
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
 from bluecomm.runtime.completions import let_others_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bluecomm.device.staging import values_on_host
+from bluecomm.device.values import values_on_host
 from bluecomm.errors import MismatchError
 from bluecomm.ops.barrier import barrier
 from bluecomm.ops.objects import allgather_object

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
 
 if TYPE_CHECKING:

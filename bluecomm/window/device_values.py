@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bluecomm.device.staging import Point, wait_on_host
+from bluecomm.device.point import Point, wait_on_host
 from bluecomm.errors import BluecommError
 from bluecomm.window.outside_slots import OutsideSlots
 

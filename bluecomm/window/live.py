@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.device.staging import staging_of, values_on_host
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import values_on_host
 from bluecomm.errors import BluecommError
 from bluecomm.ops.neighbor_weights import (
     Weights,

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.nccl import nccl_library
-from bluecomm.device.staging import CudaStaging, staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import BluecommError
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bluecomm.device.staging import CudaStaging, Point, wait_on_host
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.point import Point, wait_on_host
 from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
 from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 
 if TYPE_CHECKING:
     from bluecomm._native import Window

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from bluecomm.device.staging import CudaStaging, staging_of
+from bluecomm.device.cuda_staging import CudaStaging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
 from bluecomm.window.device_slots import DeviceSlots, Offer

@@ -25,7 +25,8 @@ from bluecomm.compression import (
 )
 from bluecomm.compression.device_codes import _warn_once, encodes_there
 from bluecomm.device import runtime, staging
-from bluecomm.device.staging import staging_of, wait_on_host
+from bluecomm.device.point import wait_on_host
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops import (
     compressed_allreduce,
     nccl_coded_exchange,

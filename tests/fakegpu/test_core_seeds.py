@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.device.staging import values_beside, values_on_host
+from bluecomm.device.values import values_beside, values_on_host
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load

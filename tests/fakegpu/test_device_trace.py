@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.device import staging
+from bluecomm.device import staging_table
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 from tests.support.traces import check_timeline, slices_of
@@ -94,7 +94,7 @@ def call_and_stop(x: torch.Tensor, target: str) -> None:
     bf.start_timeline(target)
     for _ in range(ROUNDS):
         bf.allreduce(x)
-    with mock.patch.object(staging, "_TRACE_S", DEADLINE_S):
+    with mock.patch.object(staging_table, "_TRACE_S", DEADLINE_S):
         bf.stop_timeline()  # the device may not have finished
 
 

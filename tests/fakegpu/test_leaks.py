@@ -13,7 +13,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.device import runtime
-from bluecomm.device.staging import staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.window.live import find
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake

@@ -8,8 +8,10 @@ import torch
 
 import bluecomm as bf
 from bluecomm._native import NcclPuts
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.nccl import nccl_library
-from bluecomm.device.staging import CudaStaging, staging_of, wait_on_host
+from bluecomm.device.point import wait_on_host
+from bluecomm.device.staging_table import staging_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load

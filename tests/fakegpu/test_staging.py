@@ -9,7 +9,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.device import runtime
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.device import Device
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of

@@ -12,7 +12,7 @@ import torch
 
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec
-from bluecomm.device.staging import values_beside
+from bluecomm.device.values import values_beside
 from bluecomm.errors import MismatchError
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.refusal import Operation, told

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bluecomm.device.staging import values_beside, values_on_host
+from bluecomm.device.values import values_beside, values_on_host
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithms.outer_step import check_outer
 from bluecomm.optim.background_algorithm import BackgroundAlgorithm

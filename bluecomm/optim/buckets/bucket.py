@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from bluecomm.device.staging import Staging, staging_of
+from bluecomm.device.staging import Staging
+from bluecomm.device.staging_table import staging_of
 from bluecomm.optim.buckets.flat import flat_empty
 from bluecomm.optim.buckets.gradient_views import GradientViews
 from bluecomm.optim.buckets.parameter_views import ParameterViews

@@ -9,14 +9,9 @@ import torch
 from bfrun.wording import format_ranks
 from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.device_codes import encodes_there
-from bluecomm.device.staging import (
-    HostCopy,
-    Staging,
-    copied_fast,
-    staging_of,
-    values_beside,
-    values_on_host,
-)
+from bluecomm.device.staging import HostCopy, Staging
+from bluecomm.device.staging_table import staging_of
+from bluecomm.device.values import copied_fast, values_beside, values_on_host
 from bluecomm.ops.nccl_gather import gathers_through_nccl
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.refusal import Operation, told

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bluecomm.device.staging import values_on_host
+from bluecomm.device.values import values_on_host
 from bluecomm.errors import BluecommError
 from bluecomm.ops.tensor import shared_empty
 from bluecomm.optim.algorithm import Context

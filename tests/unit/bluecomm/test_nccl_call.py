@@ -9,7 +9,7 @@ import weakref
 import pytest
 import torch
 
-from bluecomm.device.staging import CudaStaging
+from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_collective import Collective

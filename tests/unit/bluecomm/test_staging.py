@@ -2,14 +2,11 @@
 
 import contextlib
 import ctypes
-import threading
 
 import pytest
 import torch
 
-from bluecomm.device import runtime, staging
 from bluecomm.device.staging import HostCopy, Staging
-from tests.support.deadlines import DEADLINE_S
 
 
 class HostStaging(Staging):
@@ -61,32 +58,3 @@ def test_a_view_shows_the_values_that_are_written_to_it(view):
     assert HostStaging().write(tensor, VALUES) is tensor
     assert torch.equal(tensor, VALUES)
     assert tensor._version > version
-
-
-def test_threads_that_start_at_once_get_the_same_staging(monkeypatch):
-    both_make_one = threading.Barrier(2)
-
-    class SlowStaging(HostStaging):
-        def __init__(self, index):
-            both_make_one.wait(DEADLINE_S)
-
-    class Runtime:
-        def index_of(self, tensor):
-            return 3
-
-    monkeypatch.setattr(staging, "CudaStaging", SlowStaging)
-    monkeypatch.setattr(staging, "_cuda", {})
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(staging.staging_of(VALUES)))
-        for _ in range(2)
-    ]
-    with runtime.use(Runtime()):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        first, second = found
-        assert first is second
-        assert staging.staging_of(VALUES) is first
-    assert staging.staging_of(VALUES) is None
