@@ -46,8 +46,9 @@ def _win_get(
         CommunicationTimeout: Some neighbors did not answer in time.
     """
     window = find("win_get", name)
-    default = dict.fromkeys(window.in_weights, 1.0)
-    sources = window.weights("win_get", "src_weights", src_weights, default)
+    neighbors = window.neighbors
+    default = dict.fromkeys(neighbors.in_weights, 1.0)
+    sources = neighbors.weights("win_get", "src_weights", src_weights, default)
     limit_s = window.timeout_s("win_get", timeout_s)
     window.show()
 

@@ -12,17 +12,13 @@ import torch
 from bluecomm.device.staging_table import staging_of
 from bluecomm.device.values import values_on_host
 from bluecomm.errors import BluecommError
-from bluecomm.ops.neighbor_weights import (
-    Weights,
-    Wording,
-    weight_number,
-    weight_pairs,
-)
+from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.window.device_values import DeviceValues
+from bluecomm.window.neighbors import WindowNeighbors
 
 if TYPE_CHECKING:
     from bluecomm._native import Window
@@ -45,7 +41,7 @@ class LiveWindow:
         native: The engine's window.
         device: The values, if they are in memory of a device.
         has_p: Whether this window has p even if that is turned off for all windows.
-        regrouped: Weights and neighbors since the last ``regroup``.
+        neighbors: The neighbors and their weights.
         shape: The tensor's shape in ``win_create``.
         dtype: The tensor's type in ``win_create``.
     """
@@ -56,12 +52,13 @@ class LiveWindow:
     native: Window
     device: DeviceValues | None = None
     has_p: bool = False
-    regrouped: Weights | None = dataclasses.field(default=None, init=False)
+    neighbors: WindowNeighbors = dataclasses.field(init=False)
     shape: torch.Size = dataclasses.field(init=False)
     dtype: torch.dtype = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.shape, self.dtype = self.tensor.shape, self.tensor.dtype
+        self.neighbors = WindowNeighbors(self.name, self.comm, self.native, self.dtype)
 
     @property
     def carries_p(self) -> bool:
@@ -254,7 +251,7 @@ class LiveWindow:
             sorted(weights.src_weights or ()),
             sorted(weights.dst_weights or ()),
         )
-        self.regrouped = weights
+        self.neighbors.regrouped = weights
 
     def show(self) -> None:
         """Publish the own value for the neighbors that read it."""
@@ -301,99 +298,6 @@ class LiveWindow:
         else:
             # Autograd has not seen that the engine wrote to the tensor.
             torch.autograd.graph.increment_version(self.tensor)
-
-    def weights(
-        self, operation: str, argument: str, given: Any, default: dict[int, float]
-    ) -> list[tuple[int, float]]:
-        """Return neighbors and weights in ascending order; ``None`` means ``default``.
-
-        Raises:
-            TypeError: A rank is not an integer.
-            ValueError: A rank is not a neighbor, that is, a key of ``default``, or a
-                weight is not a finite number, or not 1 or 0 although elements are
-                integers.
-        """
-        if given is None:
-            pairs = list(default.items())
-        else:
-            words = Wording(operation, dst=argument)
-            comm = self.comm
-            pairs = weight_pairs(words, argument, given, comm.rank, comm.size)
-        named = {rank for rank, _ in pairs}
-        strangers = sorted(named - default.keys() - self._former(argument))
-        if strangers:
-            raise ValueError(
-                f"{operation} {self.name!r}: the ranks of {argument} must be neighbors "
-                f"of rank {self.comm.rank} in the topology, {sorted(default)}; got "
-                f"{strangers}"
-            )
-        self.check_integers(operation, argument, [weight for _, weight in pairs])
-        return sorted(pairs)
-
-    def self_weight(self, operation: str, given: Any) -> float:
-        """Return the weight of the own value.
-
-        Raises:
-            ValueError: It is not a finite number, or not 1 or 0 although elements are
-                integers.
-        """
-        weight = weight_number(Wording(operation), "self_weight", given)
-        self.check_integers(operation, "self_weight", [weight])
-        return weight
-
-    def check_integers(
-        self, operation: str, argument: str, weights: list[float]
-    ) -> None:
-        """Raise an error if elements of the window's type cannot have these weights."""
-        if self.dtype.is_floating_point or all(w in (0.0, 1.0) for w in weights):
-            return
-        raise ValueError(
-            f"{operation} {self.name!r}: elements of type {self.dtype} cannot "
-            f"be weighted, got {argument} with {weights}; make the window of "
-            "tensor.float(), or use weights of 1 or 0"
-        )
-
-    def _former(self, argument: str) -> set[int]:
-        """Return neighbors of the graphs before, which may still be named."""
-        if self.regrouped is None:
-            return set()
-        if argument != "dst_weights":
-            return set(self.native.sources())
-        topology = self.comm.topology
-        before = topology.weights.dst_ranks if topology else ()
-        return {*before, *self.native.targets()}
-
-    @property
-    def own_weight(self) -> float:
-        """Weight of the own value in the topology."""
-        if self.regrouped is not None and self.regrouped.self_weight is not None:
-            return self.regrouped.self_weight
-        topology = self.comm.topology
-        return topology.weights.self_weight if topology else 1.0
-
-    @property
-    def in_weights(self) -> dict[int, float]:
-        """Weight of each in-neighbor in the topology."""
-        if self.regrouped is not None:
-            return dict(self.regrouped.src_weights or {})
-        topology = self.comm.topology
-        return dict(topology.weights.src_weights) if topology else {}
-
-    @property
-    def out_weights(self) -> dict[int, float]:
-        """Weight 1 for each out-neighbor that has a mailbox for this rank."""
-        if self.regrouped is not None:
-            wanted = set(self.regrouped.dst_weights or ())
-            return dict.fromkeys(wanted.intersection(self.native.targets()), 1.0)
-        topology = self.comm.topology
-        return dict.fromkeys(topology.weights.dst_ranks, 1.0) if topology else {}
-
-    @property
-    def collected(self) -> list[int]:
-        """The ranks whose values are collected: all that may have left some."""
-        if self.regrouped is not None:
-            return self.native.sources()
-        return sorted(self.in_weights)
 
 
 def find(operation: str, name: str) -> LiveWindow:

@@ -48,7 +48,7 @@ def win_mutex(
     if for_self:
         owners = [window.comm.rank]
     else:
-        given = list(window.out_weights) if ranks is None else ranks
+        given = list(window.neighbors.out_weights) if ranks is None else ranks
         owners = sorted(set(check_ranks(given, window.comm.size, "win_mutex: ranks")))
     with contextlib.ExitStack() as stack:
         for owner in owners:

@@ -102,8 +102,11 @@ def _start(
     self_weight, dst_weights = weights
     window = find(operation, name)
     source = window.as_value(tensor, operation, timeout_s)
-    targets = window.weights(operation, "dst_weights", dst_weights, window.out_weights)
-    own = 1.0 if self_weight is None else window.self_weight(operation, self_weight)
+    neighbors = window.neighbors
+    targets = neighbors.weights(
+        operation, "dst_weights", dst_weights, neighbors.out_weights
+    )
+    own = 1.0 if self_weight is None else neighbors.self_weight(operation, self_weight)
     limit_s = window.timeout_s(operation, timeout_s)
     with_p = window.carries_p
 

@@ -62,11 +62,12 @@ def win_update(
             f"together, got self_weight={self_weight}, "
             f"neighbor_weights={neighbor_weights}"
         )
+    neighbors = window.neighbors
     if self_weight is None:
-        self_weight = window.own_weight
-    own_weight = window.self_weight("win_update", self_weight)
-    weights = window.weights(
-        "win_update", "neighbor_weights", neighbor_weights, window.in_weights
+        self_weight = neighbors.own_weight
+    own_weight = neighbors.self_weight("win_update", self_weight)
+    weights = neighbors.weights(
+        "win_update", "neighbor_weights", neighbor_weights, neighbors.in_weights
     )
     mutex = _held(window, require_mutex, "win_update", timeout_s)
     return _update(window, own_weight, weights, reset, clone, mutex)
@@ -94,7 +95,7 @@ def win_update_then_collect(
             holder.
     """
     window = find("win_update_then_collect", name)
-    weights = [(rank, 1.0) for rank in window.collected]
+    weights = [(rank, 1.0) for rank in window.neighbors.collected]
     mutex = _held(window, require_mutex, "win_update_then_collect", timeout_s)
     return _update(window, 1.0, weights, True, False, mutex)
 

@@ -354,7 +354,7 @@ class PushSum(OneSided):
         # A share of a lost rank would be lost as well, so this rank keeps it.
         lost = set(topology.weights.dst_ranks if topology else ()) - reached
         if given is None:
-            targets = sorted(window.out_weights.keys() - lost)
+            targets = sorted(window.neighbors.out_weights.keys() - lost)
         else:
             targets = [rank for rank in given if rank not in lost]
         survives = window.comm.world.members.survives_losses

@@ -21,7 +21,7 @@ def shares(monkeypatch, lost, *, survives_losses=True, **settings):
     window = SimpleNamespace(
         comm=comm,
         native=SimpleNamespace(targets=lambda: left),
-        out_weights=dict.fromkeys(NEIGHBORS, 1.0),
+        neighbors=SimpleNamespace(out_weights=dict.fromkeys(NEIGHBORS, 1.0)),
     )
     monkeypatch.setattr(one_sided, "find", lambda *_: window)
     algorithm = PushSum()
