@@ -6,7 +6,7 @@ from typing import Any
 
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import Call
-from bluecomm.runtime.communicator import UNNAMED
+from bluecomm.runtime.call_names import UNNAMED
 
 # Follow-up calls of one name use this many names in turn, so that the tables of names
 # stay small.

@@ -14,7 +14,7 @@ from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
 from bluecomm.ops.recv import recv_nonblocking
 from bluecomm.ops.send import send_nonblocking
 from bluecomm.runtime import Communicator, Handle, current_communicator
-from bluecomm.runtime.communicator import check_timeout
+from bluecomm.runtime.check_timeout import check_timeout
 from bluecomm.runtime.handle import abandon_all, wait_all
 
 __all__ = ["monitored_barrier"]

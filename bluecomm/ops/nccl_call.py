@@ -14,7 +14,7 @@ from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.ops.tensor import nbytes_of
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
-from bluecomm.runtime.communicator import check_timeout
+from bluecomm.runtime.check_timeout import check_timeout
 from bluecomm.runtime.failure import PEER_LOST, failure
 
 if TYPE_CHECKING:

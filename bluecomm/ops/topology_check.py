@@ -11,7 +11,7 @@ from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.nccl_call import concerned_by
 from bluecomm.ops.refusal import Describe, Operation, told
 from bluecomm.runtime import Communicator
-from bluecomm.runtime.communicator import Topology
+from bluecomm.runtime.topology_in_force import Topology
 
 _SUFFIX = ".topology_check"  # the name of the check ends with it
 

@@ -28,7 +28,7 @@ from bluecomm.ops.topology_check import (
 )
 from bluecomm.ops.transposed_weights import TRANSPOSED_WEIGHTS
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
-from bluecomm.runtime.communicator import Topology
+from bluecomm.runtime.topology_in_force import Topology
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters

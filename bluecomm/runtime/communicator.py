@@ -1,28 +1,28 @@
-"""Communicators: sets of ranks that operate together, and their topologies."""
+"""Communicators: sets of ranks that operate together."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
-import itertools
-import logging
-import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import NO_MEMORY, Call, Result
+from bluecomm.runtime.call_names import CallNames
+from bluecomm.runtime.check_timeout import check_timeout
 from bluecomm.runtime.epochs.coverage import OF_NEIGHBORS, OVERWRITING, is_covered
 from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.failure import Reason
 from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
-from bluecomm.runtime.parameters import parameters as make_parameters
-from bluecomm.topology.default import default_weights
-from bluecomm.topology.exponential import ExponentialGraph
-from bluecomm.topology.weights import NeighborWeights, resolve_weights
+from bluecomm.runtime.topology_in_force import (
+    Topology,
+    default_topology,
+    resized_topology,
+    topology_in_force,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -30,41 +30,6 @@ if TYPE_CHECKING:
     from bluecomm._native import Parameters
     from bluecomm.runtime.epochs.transaction import Transaction
     from bluecomm.runtime.world import World
-
-_log = logging.getLogger("bluecomm")
-
-# Operations without a name are numbered by call order per kind, modulo this number, so
-# that the tables of names stay small.
-_UNNAMED_CALLS = 4096
-# Part of the names of these operations, and of no others.
-UNNAMED = ".noname."
-
-
-@dataclasses.dataclass(frozen=True)
-class Topology:
-    """A graph in force, and the weights of one member, resolved once."""
-
-    make_graph: Callable[[], nx.DiGraph[int]]
-    is_weighted: bool
-    weights: NeighborWeights
-    # Whether no other topology has been set.
-    is_default: bool = False
-    # Makes the graph for another number of members, if the user gave a function.
-    factory: Callable[[int], nx.DiGraph[int]] | None = None
-
-    @functools.cached_property
-    def graph(self) -> nx.DiGraph[int]:
-        """The graph. It is made on first use."""
-        return self.make_graph()
-
-    @functools.cached_property
-    def parameters(self) -> Parameters:
-        """The parameters of an average with these weights, for the engine."""
-        return make_parameters(
-            self_weight=self.weights.self_weight,
-            sources=tuple(self.weights.src_weights.items()),
-            destinations=tuple((rank, 1.0) for rank in self.weights.dst_ranks),
-        )
 
 
 class Communicator:
@@ -111,9 +76,7 @@ class Communicator:
         self.may_use_nccl = not owner if may_use_nccl is None else may_use_nccl
         # Whether this is the communicator that init() makes.
         self.is_world = creation == 0 and not owner
-        # Counters of the calls without a name, by kind.
-        self._unnamed: dict[str, itertools.count[int]] = {}
-        self._rounds = world.join_rounds
+        self._names = CallNames(world.join_rounds)
         self._topology: Topology | None = None
         self._machine_topology: Topology | None = None
         # Windows by name; only the layer above knows their type. They rely on the
@@ -216,16 +179,18 @@ class Communicator:
         factory: Callable[[int], nx.DiGraph[int]] | None = None,
     ) -> None:
         """Set the topology of the members on this rank, without communication."""
-        self._topology = _in_force(graph, is_weighted, self._me(), factory)
+        self._topology = topology_in_force(graph, is_weighted, self._me(), factory)
 
     def use_machine_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
         """Set the topology of the machines on this rank, without communication."""
-        self._machine_topology = _in_force(graph, is_weighted, self.machine_rank)
+        self._machine_topology = topology_in_force(
+            graph, is_weighted, self.machine_rank
+        )
 
     def use_default_topologies(self) -> None:
         """Set ``ExponentialGraph``, unweighted, as topology of members and machines."""
-        self._topology = _default(self.size, self._me())
-        self._machine_topology = _default(self.machine_size, self.machine_rank)
+        self._topology = default_topology(self.size, self._me())
+        self._machine_topology = default_topology(self.machine_size, self.machine_rank)
 
     def use_topologies_of(self, other: Communicator) -> None:
         """Take over the topologies of a communicator of the same ranks, or of fewer.
@@ -233,8 +198,10 @@ class Communicator:
         A graph that was given without a function exists for one number of ranks or
         machines only. For another number, the default topology replaces it.
         """
-        self._topology = _resized(other._topology, other.size, self.size, self._me())
-        self._machine_topology = _resized(
+        self._topology = resized_topology(
+            other._topology, other.size, self.size, self._me()
+        )
+        self._machine_topology = resized_topology(
             other._machine_topology,
             other.machine_size,
             self.machine_size,
@@ -251,14 +218,7 @@ class Communicator:
         self.world.check_running(kind, name)
         if name is not None:
             return name
-        if self._rounds != self.world.join_rounds:
-            # Ranks that had joined have not counted the calls of the others.
-            self._rounds = self.world.join_rounds
-            self._unnamed.clear()
-        counter = self._unnamed.get(kind)
-        if counter is None:
-            counter = self._unnamed.setdefault(kind, itertools.count())
-        return f"{kind}{UNNAMED}{next(counter) % _UNNAMED_CALLS}"
+        return self._names.next(kind, self.world.join_rounds)
 
     def pair_name_for(self, kind: str, name: str | None, other: int) -> str:
         """Return a name for two members; each pair numbers its calls separately."""
@@ -523,53 +483,6 @@ class Communicator:
 
     def __repr__(self) -> str:
         return f"<Communicator of ranks {list(self.ranks)}>"
-
-
-def check_timeout(kind: str, timeout_s: object) -> None:
-    """Raise unless ``timeout_s`` is a valid deadline.
-
-    Raises:
-        TypeError: ``timeout_s`` is not a number.
-        ValueError: ``timeout_s`` is not above 0.
-    """
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
-        raise TypeError(f"{kind}: timeout_s must be a number, got {timeout_s!r}")
-    if not float(timeout_s) > 0:  # NaN is rejected, too
-        raise ValueError(f"{kind}: timeout_s must be above 0, got {timeout_s}")
-
-
-def _in_force(
-    graph: nx.DiGraph[int],
-    is_weighted: bool,
-    member: int,
-    factory: Callable[[int], nx.DiGraph[int]] | None = None,
-) -> Topology:
-    weights = resolve_weights(graph, is_weighted=is_weighted, rank=member)
-    return Topology(lambda: graph, is_weighted, weights, factory=factory)
-
-
-def _resized(
-    topology: Topology | None, before: int, size: int, member: int
-) -> Topology | None:
-    """Return a topology of ``before`` members for ``size`` members."""
-    if topology is None or size == before:
-        return topology
-    if topology.factory is not None:
-        graph = topology.factory(size)
-        return _in_force(graph, topology.is_weighted, member, topology.factory)
-    if not topology.is_default:
-        _log.warning(
-            "the topology is a graph of %d nodes, so it does not exist for %d; "
-            "ExponentialGraph replaces it. Pass set_topology a function",
-            before,
-            size,
-        )
-    return _default(size, member)
-
-
-def _default(size: int, member: int) -> Topology:
-    weights = default_weights(size, member)
-    return Topology(lambda: ExponentialGraph(size), False, weights, is_default=True)
 
 
 def _group_id(ranks: Sequence[int], creation: int, owner: str, generation: int) -> int:

@@ -20,7 +20,7 @@ from bluecomm.ops.refusal import refuse, told
 from bluecomm.ops.tensor import dtype_word, span
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call, Span
-from bluecomm.runtime.communicator import UNNAMED
+from bluecomm.runtime.call_names import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets

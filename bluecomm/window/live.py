@@ -15,7 +15,7 @@ from bluecomm.errors import BluecommError
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
-from bluecomm.runtime.communicator import check_timeout
+from bluecomm.runtime.check_timeout import check_timeout
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.window.device_values import DeviceValues
 from bluecomm.window.neighbors import WindowNeighbors

@@ -11,7 +11,7 @@ from bluecomm.runtime import Communicator
 from bluecomm.topology import StaticTopology, TopologySchedule
 
 if TYPE_CHECKING:
-    from bluecomm.runtime.communicator import Topology
+    from bluecomm.runtime.topology_in_force import Topology
 
 
 class DoublyStochasticExchange(NeighborExchange):

@@ -19,7 +19,7 @@ from bluecomm.topology import (
 from bluecomm.topology.rank_lists import list_ranks
 
 if TYPE_CHECKING:
-    from bluecomm.runtime.communicator import Topology
+    from bluecomm.runtime.topology_in_force import Topology
 
 
 # A value of the user's iterator or function: the ranks to send to and to receive from,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.runtime.communicator import Topology
+from bluecomm.runtime.topology_in_force import Topology
 from bluecomm.topology import ExponentialGraph, StaticTopology, TopologySchedule
 from bluecomm.topology.reduced import ReducedSchedule, is_connected
 

@@ -21,7 +21,7 @@ from bluecomm.topology import (
 from bluecomm.topology.weights import NeighborWeights
 
 if TYPE_CHECKING:
-    from bluecomm.runtime.communicator import Topology
+    from bluecomm.runtime.topology_in_force import Topology
 
 _ROUNDING = 1e-6
 _FIT = (

@@ -4,7 +4,7 @@ import pytest
 
 import bluecomm as bf
 from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology, as_weights
-from bluecomm.runtime.communicator import Topology
+from bluecomm.runtime.topology_in_force import Topology
 
 
 def make(source, topology=None, rank=0, machine_of=(0, 0, 0, 0)):
