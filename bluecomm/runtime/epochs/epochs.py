@@ -18,12 +18,8 @@ from bfrun.wording import count, format_ranks
 from bluecomm.errors import BluecommError, ShutdownError
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.epochs.exchange import exchange
-from bluecomm.runtime.epochs.transactions import (
-    LOOK_S,
-    REPORT_S,
-    Group,
-    Transactions,
-)
+from bluecomm.runtime.epochs.group import Group
+from bluecomm.runtime.epochs.transactions import LOOK_S, REPORT_S, Transactions
 from bluecomm.runtime.handle import RequestHandle
 
 _log = logging.getLogger("bluecomm")

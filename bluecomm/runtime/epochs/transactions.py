@@ -12,24 +12,26 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from bfrun.wording import format_ranks
 from bluecomm.errors import (
     BluecommError,
     PeerLostError,
     ShutdownError,
     SuspendedError,
 )
-from bluecomm.runtime.call import NO_MEMORY, Call, Result
+from bluecomm.runtime.call import Call, Result
 from bluecomm.runtime.completions import Callback, call
+from bluecomm.runtime.epochs.commit_barrier import barrier_name, barrier_of
 from bluecomm.runtime.epochs.coverage import (
     OVERWRITING,
     renumbered,
     why_impossible,
 )
+from bluecomm.runtime.epochs.group import Group
 from bluecomm.runtime.epochs.ledger import Decision, Key, Ledger
 from bluecomm.runtime.epochs.locked import Locked
+from bluecomm.runtime.epochs.loss_errors import advise_of_nccl, lost_error
 from bluecomm.runtime.epochs.transaction import (
     CallOfTransaction,
     Transaction,
@@ -40,31 +42,12 @@ from bluecomm.runtime.failure import CLOSED, FREED, INTERNAL, OK, PEER_LOST, Rea
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, Parameters
-    from bluecomm.runtime.world import World
+    from bluecomm._native import Completion
 
 # How long a failure that looks like a loss waits for the decision about the loss.
 REPORT_S = 10.0
 # Time after which a thread that waits for others checks if the world has ended.
 LOOK_S = 0.5
-
-
-class Group(Protocol):
-    """The parts of a communicator that the epochs use."""
-
-    world: World
-    rank: int
-    ranks: tuple[int, ...]
-    group_id: int
-    is_world: bool
-
-    def refuse(
-        self, kind: str, name: str, reason: Reason, parameters: Parameters | None
-    ) -> None:
-        """Count a call that this member does not make, and tell the others."""
-
-    def free(self) -> None:
-        """Forget the group."""
 
 
 class Transactions:
@@ -393,14 +376,7 @@ class Transactions:
             and any(one.call.ticket is not None for one in transaction.operations)
         )
         if is_of_nccl and isinstance(error, BluecommError) and self.group is not None:
-            ranks = self.group.ranks
-            error.peers = tuple(rank for rank in ranks if rank != self._world.rank)
-            error.advise(
-                f"Within {REPORT_S:g} s none of {format_ranks(ranks, noun=True)} was "
-                "found lost. Perhaps the network that NCCL uses between them is "
-                "broken; NCCL_DEBUG=INFO names its interfaces, and "
-                "BLUECOMM_DEVICE_TRANSPORT=staged does without NCCL"
-            )
+            advise_of_nccl(error, self.group.ranks, self._world.rank, REPORT_S)
         if completion.code in (CLOSED, FREED, PEER_LOST) or is_of_nccl:
             self._doubt(transaction, error)
         else:
@@ -422,11 +398,11 @@ class Transactions:
             if transaction.state is TransactionState.FAILED:
                 lane.popleft()
                 with contextlib.suppress(BluecommError, ValueError):
-                    barrier, why = _barrier_name(name), str(transaction.error)
+                    barrier, why = barrier_name(name), str(transaction.error)
                     group.refuse("barrier", barrier, Reason(why), None)
             elif transaction.is_ready:
                 try:
-                    commit = self._world.start(_barrier_of(name, group))
+                    commit = self._world.start(barrier_of(name, group))
                 except SuspendedError:
                     self._advance_in(LOOK_S, transaction)
                     return
@@ -480,7 +456,7 @@ class Transactions:
                 ):
                     return transaction.is_over
                 transaction.entering = turn
-            self._world.run_after(requests, _barrier_of(name, group), commits)
+            self._world.run_after(requests, barrier_of(name, group), commits)
         finally:
             with self.locked():
                 # Otherwise this epoch has ended, and the transaction is repeated.
@@ -543,26 +519,4 @@ class Transactions:
             return not transaction.is_over
 
     def _lost(self, key: Key, why: str) -> PeerLostError:
-        gone = self.gone_members()
-        return PeerLostError.describe(
-            f"it cannot be made among the ranks that are left, because {why}; gone: "
-            f"{format_ranks(gone, noun=True) if gone else 'none'}",
-            operation=key[0].split(".", 1)[0],
-            name=key[0].split(".", 1)[-1],
-            rank=self._world.rank,
-            peers=gone,
-            remedy="All ranks that are left raise this. The next call works",
-        )
-
-
-def _barrier_name(name: str) -> str:
-    return f"commit.{name}"
-
-
-def _barrier_of(name: str, group: Group) -> Call[None]:
-    """Return the call of the barrier that commits a transaction of a name."""
-    made = Call(
-        *("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, ()), finish=lambda _: None
-    )
-    made.name, made.group_id = _barrier_name(name), group.group_id
-    return made
+        return lost_error(key, why, self.gone_members(), self._world.rank)
