@@ -14,7 +14,6 @@ import bluecomm as bf
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.optim.coded_differences import CodedDifferences
 from tests.fakegpu.test_codes import waits_noted
-from tests.fakegpu.test_nccl_operations import NCCL
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import (
@@ -32,6 +31,7 @@ from tests.support.fakegpu.training import (
     train_steps,
     train_unevenly,
 )
+from tests.support.nccl_calls import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp

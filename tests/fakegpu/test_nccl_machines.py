@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.fakegpu.test_nccl_operations import NCCL, gradient_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
+from tests.support.nccl_calls import NCCL, gradient_of
 from tests.support.ranks import RankFailure, run_ranks
 
 pytestmark = pytest.mark.mp
