@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import os
 from collections.abc import Mapping
 from typing import Any
 from unittest import mock
@@ -14,20 +12,20 @@ import torch
 from torch import nn
 
 import bluecomm as bf
-from bluecomm.compression import E3M0
-from bluecomm.device import runtime
 from bluecomm.ops import start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.optim.algorithms.gradient_allreduce import GradientAllreduce
-from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.gradient_message import message_of
-from bluecomm.optim.registry import algorithm_names, get_algorithm, names_on_devices
 from tests.support.deadlines import DEADLINE_S
-from tests.support.fakegpu.device import NON_BLOCKING, call, made
-from tests.support.fakegpu.library import load
+from tests.support.fakegpu.device import call, made
 from tests.support.fakegpu.mode import kernels
+from tests.support.fakegpu.optimizer_cases import (
+    COMMON,
+    OTHERS,
+    UNPREDICTABLE,
+    check,
+    train,
+)
 from tests.support.fakegpu.ranks import (
-    FakeRuntime,
     place,
     run_on_gpu,
     run_ranks_on_gpus,
@@ -46,95 +44,14 @@ from tests.support.fakegpu.training import (
     train_steps,
     train_unevenly,
 )
-from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-
-# Algorithm and options; a step has several buckets, and a round every one or two steps.
-COMMON: dict[str, Mapping[str, Any]] = {
-    "gradient_allreduce": {"algorithm": "gradient_allreduce", **SMALL},
-    "fp16": {"compression": bf.Compression.fp16, **SMALL},
-    "adasum": {"op": bf.Adasum, **SMALL},
-    "allreduce, cta": {"algorithm": "allreduce", "order": "cta", **SMALL},
-    "allreduce, atc": {"algorithm": "allreduce", "order": "atc"},
-    "neighbor, cta": {"algorithm": "neighbor_allreduce", "order": "cta"},
-    "neighbor, atc": {"algorithm": "neighbor_allreduce", "order": "atc", **SMALL},
-}
-# Their results depend on the speed of ranks.
-UNPREDICTABLE = {
-    name for name in algorithm_names() if get_algorithm(name).depends_on_speed
-}
-OTHERS: dict[str, Mapping[str, Any]] = {
-    **{
-        name: {"algorithm": name}
-        for name in names_on_devices()
-        if name not in ("allreduce", "gradient_allreduce", "neighbor_allreduce")
-        and name not in UNPREDICTABLE
-    },
-    **{
-        name: {"algorithm": name, "num_steps_per_communication": 2}
-        for name in ("desloc", "diloco", "gasloc", "noloco", "sparse_loco")
-    },
-    "streaming": {
-        "algorithm": "diloco",
-        "num_steps_per_communication": 4,
-        "fragments": 2,
-        "overlap": 1,
-        "mixing": 0.5,
-    },
-    "bytegrad": {"algorithm": "bytegrad", **SMALL},
-    "outer step in 4 bits": {
-        "algorithm": "diloco",
-        "codec": E3M0,  # made on each rank, because codecs cannot be pickled
-        "error_feedback": 0.9,
-        "num_steps_per_communication": 2,
-    },
-    "sparse late": {
-        "algorithm": "sparse_loco",
-        "num_steps_per_communication": 2,
-        "overlap": 1,
-    },
-    "demo": {"algorithm": "demo", "chunk": 4, "k": 3, **SMALL},
-    "powersgd": {"algorithm": "powersgd", "start_step": 1, **SMALL},
-    "momentum in 8 bits": {"algorithm": "qadam", **SMALL},
-    "local steps": {"algorithm": "zero_one_adam", "steps_per_doubling": 1, **SMALL},
-    "one_peer": {"algorithm": "neighbor_allreduce", "topology": "one_peer"},
-    "two passes": {"backward_passes_per_step": 2, **SMALL},
-    "uneven": {"algorithm": "local_sgd", "uneven_inputs": True},
-}
-
-
-# Their backward passes or steps read values of the device; see docs/optimizer.md.
-WAITING = {"onebit_adam", "powersgd", "qadam", "zero_one_adam"}
-
-
-def train(
-    cases: Mapping[str, Mapping[str, Any]], batches: list[torch.Tensor]
-) -> dict[str, list[torch.Tensor]]:
-    """Return the parameters after a training with each algorithm."""
-    found = {}
-    for name, options in cases.items():
-        model = place(make_model(has_unused=name in COMMON))
-        bf.broadcast_parameters(model)
-        optimizer = distribute(model, options)
-        passes = options.get("backward_passes_per_step", 1)
-        may_wait = options.get("algorithm") in WAITING
-        train_steps(model, optimizer, batches, passes, may_wait=may_wait)
-        optimizer.synchronize()
-        found[name] = [one.detach().clone() for one in model.parameters()]
-    return found
 
 
 @pytest.fixture(scope="module")
 def expected():
     return run_ranks(RANKS, train, {**COMMON, **OTHERS}, make_batches())
-
-
-def check(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    for mine, others in zip(found, expected, strict=True):
-        for name in mine:
-            torch.testing.assert_close(mine[name], others[name], rtol=0, atol=0)
 
 
 def test_training_is_that_of_the_host(expected, seed):
@@ -323,86 +240,6 @@ def test_ranks_without_data_send_zeros():
 # -- what is where ---------------------------------------------------------------------
 
 
-class Halves(nn.Module):
-    """Two models, of which only the first one is moved to the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.there, self.here = Digits(), Digits()
-
-
-def train_all_halves(
-    names: list[str], batches: list[torch.Tensor], others: list[torch.Tensor]
-) -> dict[str, list[torch.Tensor]]:
-    return {name: train_halves(name, batches, others) for name in names}
-
-
-def train_halves(
-    name: str, batches: list[torch.Tensor], others: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Train a model whose second half has the batches ``others``, on the host."""
-    torch.manual_seed(bf.rank())
-    model = Halves()
-    place(model.there)
-    bf.broadcast_parameters(model)
-    optimizer = distribute(model, {**COMMON, **OTHERS}[name])
-    for number in range(STEPS):
-        at = 2 * (STEPS * bf.rank() + number)
-        optimizer.zero_grad()
-        losses = [
-            nn.functional.cross_entropy(half(images), labels)
-            for half, (images, labels) in (
-                (model.there, batches[at : at + 2]),
-                (model.here, others[at : at + 2]),
-            )
-        ]
-        torch.autograd.backward(losses)
-        optimizer.step()
-    optimizer.synchronize()
-    return [one.detach().clone() for one in model.parameters()]
-
-
-def train_halves_on_the_host(
-    names: list[str], batches: list[Any]
-) -> dict[str, list[torch.Tensor]]:
-    return train_all_halves(names, batches, batches)
-
-
-def train_halves_apart(
-    names: list[str], numbers: list[Any]
-) -> dict[str, list[torch.Tensor]]:
-    """Train with one half on the device and one on the host."""
-    memory = this_memory()
-    assert memory is not None
-    host = [torch.tensor(one, device="cpu") for one in numbers]
-    return train_all_halves(names, [memory.upload(one) for one in host], host)
-
-
-def test_parameters_may_be_on_the_host_and_on_the_device():
-    # Results of most others depend on the division into buckets.
-    names = ["gradient_allreduce", "neighbor, cta", "demo"]
-    batches = make_batches()
-    expected = run_ranks(RANKS, train_halves_on_the_host, names, batches)
-    numbers = [one.tolist() for one in batches]
-    found = run_ranks_on_gpus(RANKS, train_halves_apart, names, numbers)
-    check(found, expected)
-
-
-def divide_differently() -> None:
-    model = Halves()
-    place(model.there if bf.rank() == 0 else model)
-    with pytest.raises(
-        bf.MismatchError,
-        match=r"'here\.second\.bias' is torch\.float32 of shape \(4,\) on device 1 of "
-        r"its model on rank 0, but torch\.float32 of shape \(4,\) on rank 1",
-    ):
-        distribute(model, {})
-
-
-def test_ranks_that_divide_a_model_differently_are_told():
-    run_ranks_on_gpus(2, divide_differently)
-
-
 def train_beside_the_host(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     """Train on the device, except on rank 0."""
     batches = [torch.tensor(one, device="cpu") for one in numbers]
@@ -473,133 +310,3 @@ def refuse() -> None:
 
 def test_what_is_not_covered_is_refused_by_name():
     run_ranks_on_gpus(2, refuse)
-
-
-# -- order -----------------------------------------------------------------------------
-
-
-def train_two(batches: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Train two models, each on a stream of its own, and return their parameters."""
-    models = [place(make_model()) for _ in range(2)]
-    optimizers = [
-        distribute(model, COMMON[name])
-        for model, name in zip(
-            models, ("gradient_allreduce", "neighbor, atc"), strict=True
-        )
-    ]
-    for model in models:
-        bf.broadcast_parameters(model)
-    memory = this_memory()
-    streams = []
-    if memory is not None:
-        call("cuCtxSynchronize")
-        streams = [made("cuStreamCreateWithPriority", NON_BLOCKING, 0) for _ in models]
-    for number in range(2):
-        images, labels = batches[2 * (STEPS * bf.rank() + number) :][:2]
-        for which, optimizer in enumerate(optimizers):
-            if memory is not None:
-                memory.current_stream = streams[which]
-            optimizer.zero_grad()
-            output = models[which](images)
-            nn.functional.cross_entropy(output, labels).backward()
-            optimizer.step()
-    found = []
-    for which, optimizer in enumerate(optimizers):
-        if memory is not None:
-            memory.current_stream = streams[which]
-        optimizer.synchronize()
-        found += [one.detach().clone() for one in models[which].parameters()]
-    if memory is not None:
-        call("cuCtxSynchronize")
-        memory.current_stream = 0
-    return found
-
-
-def test_each_wait_is_needed(tmp_path):
-    """Training without one of the waits of the backend races, or differs.
-
-    Page-locked memory of one model may be reused by the other one, whose stream does
-    not wait for that of the first.
-    """
-    batches = make_batches()
-    expected = run_ranks(RANKS, train_two, batches)
-
-    def check(environment):
-        late = {"FAKEGPU_DELAY_US": "2000", **environment}
-        found = run_ranks_on_gpus(RANKS, train_two, batches, environment=late)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-    waits = waits_of(check, tmp_path / "sites")
-    assert any("cuStreamWaitEvent" in one for one in waits)
-    assert any("cuEventQuery" in one for one in waits)
-    assert not unneeded_waits(check, waits)
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("FAKEGPU_")]:
-        monkeypatch.delenv(name)
-    memory = DeviceMemory()
-    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
-        yield memory
-    call("cuCtxSynchronize")
-
-
-@pytest.mark.parametrize("waits_for_all", [True, False])
-def test_a_message_waits_for_each_stream_that_wrote_gradients(memory, waits_for_all):
-    """Autograd computes a gradient on the stream of its part of the forward pass."""
-    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    named = [("b", parameters[1]), ("a", parameters[0])]
-    [bucket] = build_buckets(named, prefix="x", bucket_nbytes=1 << 20)
-    bucket.lay_out_gradients(counters=1)
-    call("cuCtxSynchronize")
-    for position, parameter in enumerate(parameters):
-        memory.current_stream = made("cuStreamCreateWithPriority", NON_BLOCKING, 0)
-        parameter.grad = torch.full((3,), position + 1.0)
-        bucket.gradients.keep(position)
-    if not waits_for_all:
-        bucket.gradients.take_streams()
-    message = message_of(bucket.gradients, bf.Compression.none, keeps_input=False)
-    assert any("race" in text for text in load().violations()) is not waits_for_all
-    message.sent.wait("test", DEADLINE_S)
-    if waits_for_all:
-        views = [slot.view_of(message.sent.values).tolist() for slot in bucket.slots]
-        assert views == [[1.0] * 3, [2.0] * 3]
-    call("cuCtxSynchronize")
-
-
-@pytest.mark.parametrize("waits_for_all", [True, False])
-def test_kernels_wait_for_each_stream_that_wrote_gradients(memory, waits_for_all):
-    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    named = [("b", parameters[1]), ("a", parameters[0])]
-    [bucket] = build_buckets(named, prefix="x", bucket_nbytes=1 << 20)
-    bucket.lay_out_gradients()
-    call("cuCtxSynchronize")
-    for position, parameter in enumerate(parameters):
-        memory.current_stream = memory.new_stream()
-        parameter.grad = torch.full((3,), position + 1.0)
-        bucket.gradients.keep(position)
-    if waits_for_all:
-        bucket.gradients.follow_streams()
-    with contextlib.suppress(AssertionError):  # the fake refuses a read that races
-        total = bucket.gradients.values.sum()
-        assert total.item() == 9.0
-    assert any("race" in text for text in load().violations()) is not waits_for_all
-    call("cuCtxSynchronize")
-
-
-@pytest.mark.parametrize("compression", [bf.Compression.none, bf.Compression.fp16])
-def test_a_message_that_may_be_repeated_keeps_its_values(memory, compression):
-    parameter = nn.Parameter(torch.zeros(3))
-    [bucket] = build_buckets([("a", parameter)], prefix="x", bucket_nbytes=1)
-    bucket.lay_out_gradients(counters=1, halves=2)
-    parameter.grad = torch.full((3,), 2.0)
-    bucket.gradients.fill()
-    message = message_of(bucket.gradients, compression, keeps_input=True)
-    message.sent.wait("test", DEADLINE_S)
-    assert message.output is not None
-    message.take(message.output.copy_(message.sent.values).mul_(3))
-    bucket.gradients.hand_out()
-    assert parameter.grad.tolist() == [6.0] * 3
-    assert message.sent.values[:3].tolist() == [2.0] * 3
-    assert load().violations() == []
