@@ -24,6 +24,7 @@ from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.window_calls import (
     RANKS,
+    end_rounds,
     inputs,
     others,
     use_rounds,
@@ -57,14 +58,7 @@ def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     assert bf.win_update("x", 1.0, others()) is x
     found.append(x + 0)
     bf.barrier()
-    bf.win_accumulate(x, "x", require_mutex=True)
-    bf.barrier()
-    bf.win_update_then_collect("x")
-    bf.barrier()
-    bf.win_put(x, "x", dst_weights=dict.fromkeys(others(), 0.0))
-    bf.barrier()
-    found.append(bf.win_update("x", 0.0, others(), clone=True))
-    return [*found, x]
+    return [*found, *end_rounds(x), x]
 
 
 def use_mapped(tensors: list[torch.Tensor], has_device: bool) -> list[object]:

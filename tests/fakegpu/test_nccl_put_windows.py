@@ -23,6 +23,7 @@ from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.fakegpu.window_calls import (
     RANKS,
+    end_rounds,
     inputs,
     others,
     use_rounds,
@@ -43,14 +44,7 @@ def goes_through_nccl(name: str) -> bool:
 def use_all_calls(x: torch.Tensor) -> list[torch.Tensor]:
     """Return the values of a window after each call that changes one."""
     found = use_rounds(x, zero_init=x.dtype is torch.int64)
-    bf.win_accumulate(x, "x", require_mutex=True)
-    bf.barrier()
-    bf.win_update_then_collect("x")
-    found.append(x + 0)
-    bf.barrier()
-    bf.win_put(x, "x", dst_weights=dict.fromkeys(others(), 0.0))
-    bf.barrier()
-    found.append(bf.win_update("x", 0.0, others(), clone=True))
+    found += end_rounds(x)
     bf.barrier()
     bf.win_put(x, "x")  # nobody takes it
     return found

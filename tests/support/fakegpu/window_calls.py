@@ -49,6 +49,19 @@ def use_rounds(x: torch.Tensor, *, zero_init: bool) -> list[torch.Tensor]:
     return found
 
 
+def end_rounds(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return values of the window ``x`` after a collection, and after puts of 0."""
+    bf.win_accumulate(x, "x", require_mutex=True)
+    bf.barrier()
+    bf.win_update_then_collect("x")
+    found = [x + 0]
+    bf.barrier()
+    bf.win_put(x, "x", dst_weights=dict.fromkeys(others(), 0.0))
+    bf.barrier()
+    found.append(bf.win_update("x", 0.0, others(), clone=True))
+    return found
+
+
 def use_weights(x: torch.Tensor) -> list[torch.Tensor]:
     """Return what calls with weights, and a tensor that is not contiguous, give."""
     y = x.t()
