@@ -11,6 +11,7 @@ from bluecomm.device.staging import Staging
 from bluecomm.ops.nccl_bitwise import BitwiseReduction, is_bitwise
 from bluecomm.ops.nccl_call import NcclWork, uses_nccl
 from bluecomm.ops.nccl_exchange import NcclExchange
+from bluecomm.ops.nccl_factors import postscale_, prescaled
 from bluecomm.ops.nccl_reductions import NcclReductions, rows_of_members
 from bluecomm.runtime import Communicator
 from bluecomm.runtime import parameters as make_parameters
@@ -65,8 +66,7 @@ class Collective:
     ) -> None:
         self._kind = kind
         self._dtype = dtype
-        self._is_scaled = parameters.prescale != 1.0
-        self._source = source * parameters.prescale if self._is_scaled else source
+        self._source = prescaled(source, parameters)
         self._destination = destination
         self._parameters = parameters
 
@@ -92,11 +92,9 @@ class Collective:
             limit_s=limit_s,
         )
 
-    @torch.no_grad()
     def complete(self, gone: Collection[int]) -> None:
         """Apply the factor after the reduction."""
-        if self._parameters.postscale != 1.0:
-            self._destination.mul_(self._parameters.postscale)
+        postscale_(self._destination, self._parameters)
 
 
 def goes_through_nccl(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bluecomm.ops.nccl_factors import postscale_, prescaled
 from bluecomm.ops.splits import share_of
 from bluecomm.runtime import Communicator
 
@@ -36,8 +37,7 @@ class NcclReductions:
         parameters: Parameters,
     ) -> None:
         self._dtype = dtype
-        factor = parameters.prescale
-        self._source = source if factor == 1.0 else source * factor
+        self._source = prescaled(source, parameters)
         self._counts = counts
         self._destination = destination
         self._member = member
@@ -62,11 +62,9 @@ class NcclReductions:
             limit_s=limit_s,
         )
 
-    @torch.no_grad()
     def complete(self, gone: Collection[int]) -> None:
         """Apply the factor after the reduction."""
-        if self._parameters.postscale != 1.0:
-            self._destination.mul_(self._parameters.postscale)
+        postscale_(self._destination, self._parameters)
 
 
 def rows_of_members(
