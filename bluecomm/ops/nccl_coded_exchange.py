@@ -17,7 +17,7 @@ from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.coded_exchange import Divisor
 from bluecomm.ops.coded_pieces import CodedPieces
-from bluecomm.ops.nccl_call import NcclWork, make_nccl_call, uses_nccl
+from bluecomm.ops.nccl_call import NcclWork, make_nccl_call, offers_nccl, uses_nccl
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_messages import Messages
 from bluecomm.ops.on_stream import OnStream
@@ -313,7 +313,8 @@ def sums_through_nccl(
 ) -> bool:
     """Return whether the ranks exchange codes of values on devices through NCCL.
 
-    Collective where NCCL is in use: all ranks must be able to encode.
+    Collective where NCCL is in use, also for ranks whose values are on the host: all
+    ranks must be able to encode.
 
     Args:
         comm: Ranks that take part.
@@ -321,7 +322,8 @@ def sums_through_nccl(
         name: Name of the operation in which ranks tell each other.
         encodes: Whether the codec's kernels run on this rank's device.
     """
-    if staging is None or not uses_nccl(comm, staging):
+    is_asked = offers_nccl(comm) if staging is None else uses_nccl(comm, staging)
+    if not is_asked:
         return False
     told = torch.tensor([encodes], dtype=torch.uint8)
     return all(map(bool, allgather_by_rank(comm, told, name)))

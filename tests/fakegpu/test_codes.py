@@ -51,6 +51,7 @@ from tests.support.fakegpu.tensors import DeviceMemory
 from tests.support.fakegpu.training import (
     RANKS,
     SMALL,
+    Digits,
     distribute,
     make_batches,
     make_model,
@@ -210,6 +211,30 @@ def test_nccl_gathers_codes_of_devices_with_and_without_kernels(expected, seed):
     environment = {**NCCL, "FAKEGPU_SEED": str(seed)}
     found = run_ranks(RANKS, train_through_nccl, numbers, environment=environment)
     check(found, [{name: one[name] for name in GATHERED} for one in expected])
+
+
+def train_equal_models(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Train a model that is the same on all ranks, without a broadcast."""
+    torch.manual_seed(0)
+    model = place(Digits())
+    optimizer = distribute(model, {"algorithm": "bytegrad", **SMALL})
+    train_steps(model, optimizer, batches, may_wait=True)
+    optimizer.synchronize()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def train_beside_the_host(numbers: list[Any]) -> list[torch.Tensor]:
+    """Train on the host on rank 0, and on devices elsewhere."""
+    batches = [torch.tensor(one, device="cpu") for one in numbers]
+    if bf.rank() == 0:
+        return train_equal_models(batches)
+    return run_on_gpu(train_equal_models, [batches])
+
+
+def test_a_rank_may_send_codes_from_the_host_where_nccl_is_in_use():
+    numbers = [one.tolist() for one in make_batches()]
+    found = run_ranks(RANKS, train_beside_the_host, numbers, environment=NCCL)
+    check(found, run_ranks(RANKS, train_equal_models, make_batches()))
 
 
 def train_twice(
