@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 
 from bluecomm.compression.codec import Codec
+from bluecomm.device.staging import Staging
 from bluecomm.device.staging_table import staging_of
 from bluecomm.device.values import values_beside
 
 # Shape, type and device.
-_Kind = tuple[torch.Size, torch.dtype, torch.device]
+_Kind = tuple[torch.Size, torch.dtype, Staging | None]
 
 
 class ErrorFeedback:
@@ -157,4 +158,4 @@ class ErrorFeedback:
 
 def _kind_of(tensor: torch.Tensor, dtype: torch.dtype) -> _Kind:
     """Return what two tensors have in common if one may have the other's memory."""
-    return tensor.shape, dtype, tensor.device
+    return tensor.shape, dtype, staging_of(tensor)
