@@ -19,7 +19,7 @@ os.environ["PYTHONPATH"] = python_path(*([given] if given else []))
 def pytest_addoption(parser):
     parser.addoption(
         "--over-fakegpu",
-        choices=("auto", "staged"),
+        choices=("nccl", "staged"),
         help="run the ranks of tests/mp on fake GPUs (docs/fake-gpu.md)",
     )
     parser.addoption(

@@ -2,7 +2,7 @@
 
 ::
 
-    with over_fakegpu("auto", seed=7):
+    with over_fakegpu("nccl", seed=7):
         run_ranks(3, body, x)   # x, and what body makes, are tensors of a device
 """
 
