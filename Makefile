@@ -243,8 +243,8 @@ build/fakegpu/%: $(wildcard $(FAKEGPU)/*.h)
 	    $(filter-out -MMD -MP,$(CXXFLAGS_ALL)) $(CXXFLAGS_native) -x c++ - -x none \
 	    -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $@ $| -ldl
 
-# Every test over the fake, each with many seeds, and the tests of ranks on the host, with
-# tensors of devices, through NCCL and staged.
+# The tests of the fake, each with many seeds, and then tests of tests/mp over the fake,
+# through NCCL and staged.
 SEEDS ?= 10
 MP_SEEDS ?= 1
 fakegpu: $(VENV)/.dev $(VENV)/.extension build/fakegpu/libnccl.so.2
