@@ -210,10 +210,11 @@ class CudaStaging(Staging):
         return runtime.current_runtime().stream_context(self._index)
 
     def side_stream_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which kernels run on bluecomm's own stream.
+        """Return a context in which the side stream is current.
 
-        They do not hold up the program's. The context may be entered again when it has
-        been left.
+        It is a stream of bluecomm for kernels that wait for other ranks, so that the
+        streams of the program do not wait with them. The context may be entered again
+        when it has been left.
         """
         return runtime.current_runtime().side_stream_context(self._index)
 

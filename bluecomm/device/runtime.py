@@ -40,7 +40,7 @@ class DeviceRuntime(Protocol):
         """
 
     def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which bluecomm's own stream is current.
+        """Return a context in which the side stream of a device is current.
 
         It may be entered again when it has been left.
         """
@@ -149,7 +149,7 @@ _side_streams: dict[int, torch.cuda.Stream] = {}
 
 def _side_stream(index: int) -> torch.cuda.Stream:
     # Two threads may make the first one, but both get the same. Other ranks wait for
-    # its kernels, so they run before those of the program.
+    # kernels of this stream, so they run before the program's.
     return _side_streams.get(index) or _side_streams.setdefault(
         index,
         torch.cuda.Stream(index, priority=-1),  # type: ignore[no-untyped-call]

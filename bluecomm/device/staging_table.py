@@ -58,7 +58,10 @@ def device_work() -> dict[str, WorkCount]:
 
 
 def release_ended() -> None:
-    """Drop the memory of what CUDA devices have finished, as no later copy might."""
+    """Drop the memory of all copies and calls that have ended on CUDA devices.
+
+    A later copy would do so, but there may be none.
+    """
     for staging in list(_cuda.values()):
         staging.release_ended()
 
@@ -84,7 +87,10 @@ def staging_of(tensor: torch.Tensor) -> Staging | None:
 
 
 def cuda_staging(index: int) -> CudaStaging:
-    """Return the staging of a CUDA device among those that the process sees.
+    """Return the staging of a CUDA device.
+
+    Args:
+        index: Number of the device among those that the process sees.
 
     Raises:
         RuntimeError: CUDA's driver cannot be used.
