@@ -533,9 +533,10 @@ class Engine(metaclass=_PybindType):
         machine_of: Sequence[int],
         parent: int | None = None,
     ) -> None:
-        """Make a group known, whose operations fail on all if a member removes it.
+        """Make a group known to the engine.
 
-        They also fail if a member removes its parent.
+        If a member removes the group or its parent, operations of the group fail on all
+        members.
         """
 
     def remove_group(self, group_id: int) -> None:

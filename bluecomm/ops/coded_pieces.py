@@ -15,7 +15,7 @@ _ALIGNMENT_NBYTES = 32
 
 
 def pieces_of(numel: int, codec: Codec, size: int) -> tuple[list[int], list[int]]:
-    """Return the number of values of each rank's piece, and of the bytes of its code.
+    """Return the numbers of values of the ranks' pieces, and of bytes of their codes.
 
     Raises:
         ValueError: The codec does not encode pieces of this length.
@@ -43,8 +43,9 @@ class CodedPieces:
         size: Number of ranks.
         rank: Number of this rank among them, which owns the piece of this number.
         head_nbytes: Bytes of a head.
-        feedback: Adds what codes lose to the values of the next round; for each piece
-            that this rank sends, and for the result that it owns. ``None``: it is lost.
+        feedback: Adds what codes lose to the values of the next round, for each piece
+            that this rank sends and for the result that it owns. With ``None`` it is
+            lost.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class CodedPieces:
     def combine(
         self, received: torch.Tensor, divisor: int, result: torch.Tensor
     ) -> None:
-        """Encode the sum of this rank's pieces over a divisor.
+        """Add all ranks' codes of this rank's piece, divide the sum, and encode it.
 
         The sum is formed in float32, in order of the ranks.
 

@@ -94,8 +94,8 @@ def _compressed_allreduce(
             matched by their order.
         op: ``Average``, the default, or ``Sum``.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds after which each of the two halves fails. Default: the
-            configured deadline.
+        timeout_s: Seconds after which each exchange between the ranks fails. Default:
+            the configured deadline.
 
     Returns:
         New tensor with the shape, type and device of ``tensor``. Values that the
@@ -175,7 +175,8 @@ def _start_on_host(
     Args:
         comm: Ranks that take part.
         source: The values.
-        staging: Staging of the device on which the result is wanted, if it is one.
+        staging: Staging of the device to which the result goes; ``None`` if it stays on
+            the host.
         codec: The codec.
         names: Names of the operations.
         agreement: Facts of the call.

@@ -1,8 +1,9 @@
-"""An adasum through NCCL: weights from all inner products, as on the host.
+"""An Adasum through NCCL, as a sum with weights.
 
-Each member gets a slice of all members' tensors, and computes its part of their inner
-products. The sum of the parts gives the weights of the tensors. Each member adds its
-slice, and all gather the slices. docs/notes/nccl-backend.md has the calls.
+Each member gets its slice of all members' tensors, and computes the part of their inner
+products that the slice gives. NCCL adds the parts. The weights of the tensors follow
+from the inner products, as on the host. Each member adds the tensors in its slice with
+these weights, and all gather the slices. docs/notes/nccl-backend.md has the calls.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def adasum_steps(
     finish: Callable[[int], Any],
     timeout_s: float | None,
 ) -> NcclSteps:
-    """Return the calls of an adasum.
+    """Return the calls of an Adasum.
 
     Args:
         comm: Members that take part.
@@ -86,7 +87,7 @@ class _Adasum:
         self.slices = Slices(comm, staging, source, result)
         lengths = given.splits or (source.numel(),)
         self._parts = list(self.slices.parts_of(lengths))
-        # Inner products of each tensor. What follows the last one is just added.
+        # Inner products of each tensor. Elements behind the last tensor are only added.
         shape = (len(lengths), comm.size, comm.size)
         self._products = staging.empty(shape, torch.float64)
 
@@ -103,7 +104,7 @@ class _Adasum:
 
     @torch.no_grad()
     def spread(self) -> RowExchange:
-        """Add this member's slice with the weights; return the exchange of slices."""
+        """Add the tensors in this member's slice; return the exchange of slices."""
         weights = adasum_weights(self._products) * self._factor
         for tensor, begin, end in self._parts:
             for values, target in self._chunks(begin, end):
@@ -116,7 +117,10 @@ class _Adasum:
     def _chunks(
         self, begin: int, end: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield values of all members in float64, and memory for their sum."""
+        """Yield all members' values in a part of the slice, and memory for their sum.
+
+        The values are in float64.
+        """
         rows, mine = self.slices.rows()[:, begin:end], self.slices.mine[begin:end]
         step = max(1, _CHUNK // len(rows))
         for at in range(0, len(mine), step):
@@ -124,7 +128,7 @@ class _Adasum:
 
 
 def adasum_weights(products: torch.Tensor) -> torch.Tensor:
-    """Return the weights of vectors in their adasum; see ``ReduceOp``.
+    """Return the weights of vectors in their Adasum; see ``ReduceOp``.
 
     Args:
         products: Inner products of the vectors, of shape ``(..., n, n)``.
@@ -135,7 +139,7 @@ def adasum_weights(products: torch.Tensor) -> torch.Tensor:
     count = products.shape[-1]
     blocks = 1 << (count - 1).bit_length()
     padding = (0, blocks - count)
-    # Tensors of zeros do not change the result.
+    # Further vectors, which are zero, make the number of vectors a power of two.
     products = torch.nn.functional.pad(products, padding * 2)
     weights = torch.ones_like(products[..., 0])
     while blocks > 1:

@@ -34,7 +34,7 @@ _GATHERED_NBYTES = 1 << 20
 
 
 def is_bitwise(op: str) -> bool:
-    """Return whether a reduction is one of integers and booleans, bit by bit."""
+    """Return whether a reduction combines values bit by bit."""
     return op in _COMBINE
 
 
@@ -46,8 +46,8 @@ class BitwiseReduction:
         staging: Staging of the device.
         kind: The engine's name of the operation.
         source: Contiguous tensor on the device.
-        destination: Contiguous tensor for the result of this member. It has no use on
-            a member of a reduce that is not the root.
+        destination: Contiguous tensor for the result of this member. Unused on members
+            of a reduce other than the root.
         given: Parameters of the operation.
     """
 
@@ -101,7 +101,8 @@ class BitwiseReduction:
 def takes_slices(comm: Communicator, source: torch.Tensor) -> bool:
     """Return whether ``bitwise_steps`` carries out a bitwise allreduce.
 
-    In a job that survives losses one call does, which is repeated as a whole.
+    It takes two calls. In a job that survives losses one call carries out an allreduce
+    of any size, because one call can be repeated as a whole.
     """
     is_large = comm.size * source.nbytes > _GATHERED_NBYTES
     return is_large and not comm.is_repeated

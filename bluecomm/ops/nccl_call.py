@@ -91,7 +91,8 @@ class NcclTickets:
 def offers_nccl(comm: Communicator) -> bool:
     """Return whether NCCL carries out operations of these ranks on tensors of GPUs.
 
-    The answer is the same on all members.
+    Unlike ``uses_nccl`` it needs no tensor, and never warns. The answer is the same on
+    all members.
     """
     return (
         comm.size > 1

@@ -32,8 +32,8 @@ from bluecomm.runtime.handle import DoneHandle, MappedHandle
 class NcclCodedExchange:
     """An allreduce of a fixed size, in three operations; its rounds follow one another.
 
-    Heads travel on the host, so that it knows the divisor without a wait for the
-    device. Messages with codes have flags of their own, which the device makes.
+    Heads travel on the host, so that the host knows the divisor without a wait for the
+    device. Messages with codes have flags, which the device makes.
 
     Args:
         comm: Ranks that take part, for which ``sums_through_nccl`` holds.
@@ -70,7 +70,7 @@ class NcclCodedExchange:
         self._messages: torch.Tensor | None = None
         self._encoded: Point | None = None
         self._results: torch.Tensor | None = None
-        # The flags of all messages to this rank, and whether owners could not encode.
+        # The flags of all messages to this rank, and which owners could not encode.
         self._flags: HostCopy | None = None
         self._faults: HostCopy | None = None
 
@@ -103,9 +103,9 @@ class NcclCodedExchange:
         flags: torch.Tensor,
         divisor: Divisor,
     ) -> Handle[int]:
-        """Encode values on the device, and start a round; the rest follows by itself.
+        """Encode values on the device, and start a round with its first operation.
 
-        ``take_results`` decodes the results.
+        The other operations follow by themselves. ``take_results`` decodes the results.
 
         Args:
             values: As for ``encode``.
@@ -209,7 +209,8 @@ class NcclCodedExchange:
         self._faults = self._staging.to_host(faults)
         self._pieces.decode(results, into)
         if (point := self._staging.point()) is not None:
-            # Torch would lend the memory to the stream of its allocation again.
+            # Otherwise torch could give the memory to later work of the side stream,
+            # which does not wait for the decoding.
             self._staging.keep(point, results)
 
     def flags(self) -> torch.Tensor | None:
@@ -219,7 +220,7 @@ class NcclCodedExchange:
             Shape ``(ranks, flags)``; ``None`` if the ranks needed no result.
 
         Raises:
-            CommunicationTimeout: The device has not got there in time.
+            CommunicationTimeout: The device has not computed the flags in time.
             BluecommError: Work on the device failed.
         """
         return self._waited_for(self._flags)
@@ -268,7 +269,7 @@ class NcclCodedExchange:
         flags = pieces.heads_in(received.view(comm.size, own))
         if flags.numel():
             self._flags = staging.to_host(flags)
-        # Equally long, so that NCCL has one function for it.
+        # All results are equally long, so that ncclAllGather suits.
         nbytes = pieces.result_nbytes[0]
         result = received.new_zeros(nbytes)
         pieces.combine(received, divisor, result)
@@ -282,7 +283,7 @@ class NcclCodedExchange:
         return results, self._start(work, result)
 
     def _start(self, work: NcclWork, sent: torch.Tensor) -> Handle[None]:
-        """Start the next operation, which refuses itself if it cannot start."""
+        """Start the next operation; tell the other ranks if it cannot start."""
         kind, name, _ = self._left.popleft()
         call: Call[None] | None = None
         try:
@@ -319,7 +320,7 @@ def sums_through_nccl(
     Args:
         comm: Ranks that take part.
         staging: Staging of the values' device; ``None`` if they are on the host.
-        name: Name of the operation in which ranks tell each other.
+        name: Name of the operation in which ranks tell each other what they can do.
         encodes: Whether the codec's kernels run on this rank's device.
     """
     is_asked = offers_nccl(comm) if staging is None else uses_nccl(comm, staging)
@@ -330,4 +331,4 @@ def sums_through_nccl(
 
 
 def _nothing(_: int) -> None:
-    """Make the result of a call, which has none."""
+    """End a call that has no result."""

@@ -31,7 +31,7 @@ _OF_BOOLEANS = {
     **dict.fromkeys(("sum", "max", "bit_or"), "max"),
     **dict.fromkeys(("product", "min", "bit_and"), "min"),
 }
-# Types of an adasum, which computes in float64: their squares do not leave its range.
+# Types of an Adasum. It computes in float64, which holds the squares of their values.
 _OF_ADASUM = frozenset({"float16", "bfloat16", "float32"})
 # Types to which factors apply.
 _SCALED = _FLOATING | set(_PARTS)
@@ -143,7 +143,7 @@ def goes_through_nccl(
 
 
 def combines_bits(dtype: str, op: str) -> bool:
-    """Return whether the members combine exchanged values, since NCCL cannot."""
+    """Return whether the members combine bits themselves, because NCCL cannot."""
     return is_bitwise(op) and not (dtype == "bool" and op in _OF_BOOLEANS)
 
 
@@ -158,7 +158,7 @@ def nccl_work(
 ) -> NcclWork:
     """Return the work of a call for which ``goes_through_nccl`` holds.
 
-    ``steps_of`` returns the calls of an operation that takes several.
+    ``steps_of`` returns the calls of an operation that takes several calls.
 
     Arguments are those of ``Collective``, the ranks that take part, and the staging of
     the tensors' device.

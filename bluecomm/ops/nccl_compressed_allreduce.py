@@ -20,7 +20,7 @@ from bluecomm.runtime.chained_handle import ChainedHandle
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
 from bluecomm.runtime.world import World
 
-# Whether codecs run on devices, by their names: the check waits for the device.
+# The results of ``encodes_there``, which waits for the device, by codec and device.
 _known: weakref.WeakKeyDictionary[World, dict[tuple[str, str], bool]] = (
     weakref.WeakKeyDictionary()
 )

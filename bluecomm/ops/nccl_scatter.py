@@ -1,9 +1,8 @@
 """Scatters through NCCL: the root tells types and shapes on the host, then parts move.
 
-Only the root knows types, shapes, and whether its parts are on a GPU. So an operation
-of the same kind on the host, whose parts are these facts, comes first. The parts follow
-through NCCL, or in another operation on the host. docs/notes/nccl-backend.md has the
-states.
+Only the root knows types, shapes, and whether its parts are on a GPU. So a scatter of
+these facts on the host comes first. The parts follow through NCCL, or in another
+scatter on the host. docs/notes/nccl-backend.md has the states.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class NcclScatter:
         root: Number of the root.
         parts: The root's parts; ``None`` on the other members.
         out: Memory for the result that the caller gave.
-        host_call: The call that moves parts of the host, without name and deadline;
+        host_call: The call that moves parts on the host, without name and deadline;
             ``None`` on a root whose parts are on a GPU.
-        place: Returns the result, from this member's part on a GPU.
+        place: Makes the result from this member's part on a GPU.
         limit_s: Deadline in seconds.
 
     Attributes:

@@ -14,7 +14,7 @@ from bluecomm.runtime import Communicator
 
 
 class Slices:
-    """The slices of a tensor of which each member has its own values.
+    """The slices of a tensor, of which each member has values of its own.
 
     Args:
         comm: Members that take part.
@@ -72,14 +72,14 @@ class Slices:
         )
 
     def parts_of(self, lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield the tensors, of which some elements are in this member's slice.
+        """Yield the tensors that have elements in this member's slice.
 
         Args:
             lengths: Number of elements of each tensor, which follow one another.
 
         Yields:
-            The tensor's number, and where its part begins and ends in the slice. What
-            follows the last tensor is one more.
+            The tensor's number, and where its part begins and ends in the slice. The
+            elements behind the last tensor count as one more tensor.
         """
         end = self._begin + self._count
         bounds = [*itertools.accumulate(lengths, initial=0), self._source.numel()]

@@ -23,8 +23,8 @@ class NcclStep(NamedTuple):
 
     Attributes:
         name: The end of the call's name.
-        comm: Its members, among which this one is.
-        make_work: Returns its work, when the call before is complete.
+        comm: Its members, one of which is this one.
+        make_work: Returns its work, when the call before it is complete.
     """
 
     name: str
@@ -36,7 +36,8 @@ class NcclSteps:
     """The calls of one operation on one member.
 
     All members take part in the first call, by which they learn that their calls match.
-    Works are made, and completed, on the stream that is current now.
+    The work of each call is made, and completed, on the stream that is current when
+    this object is made.
 
     Args:
         comm: Members that take part.
@@ -46,7 +47,7 @@ class NcclSteps:
         shape: Shape of the input.
         first: Work of the first call.
         steps: The calls that follow, at least one.
-        finish: Makes the result, when the last work is complete.
+        finish: Makes the result, when the work of the last call is complete.
         timeout_s: Deadline that the caller gave.
 
     Attributes:
@@ -103,7 +104,7 @@ class NcclSteps:
         """Tell the members of the calls that will not follow."""
         has_begun = len(self._left) < len(self._steps)
         if isinstance(error, MismatchError) and not has_begun:
-            return  # the calls do not match, so no member starts these
+            return  # the first calls do not match, so no member starts these
         for name, comm in self._left:
             refuse(comm, [(self._kind, name, None)], error)
 

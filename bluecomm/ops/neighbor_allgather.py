@@ -107,8 +107,8 @@ def start_neighbor_allgather(
 
     Args:
         comm: Ranks that take part.
-        sent: The values, perhaps on their way to the host; or those of a device, which
-            has no gate.
+        sent: Values on the host, which may still be copied there; or values on a
+            device, without a gate.
         sources: As ``src_ranks`` in ``neighbor_allgather``.
         destinations: As ``dst_ranks`` there.
         enable_topo_check: As there.

@@ -123,7 +123,8 @@ def refuse_follow_up(
 ) -> None:
     """Tell members whose first call has not failed that the second will not come.
 
-    If it has failed on all members, none starts the second call.
+    If the first call has failed on all members, this tells nobody, because no member
+    starts the second.
 
     Args:
         comm: Ranks that take part.

@@ -48,7 +48,7 @@ def type_and_shape(words: str) -> tuple[torch.dtype, tuple[int, ...]]:
 
 
 def pack(parts: RootParts) -> tuple[torch.Tensor, list[int]]:
-    """Return all parts one after another, where they are, and their bytes each."""
+    """Return all parts one after another, on their device, and the bytes of each."""
     staging = parts.staging
     texts, lengths = [], []
     for tensor, dtype in zip(parts.tensors, parts.dtypes, strict=True):

@@ -261,8 +261,9 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 def location(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Return where the memory of a contiguous tensor lies.
 
-    On an MPS device an address names a buffer, and those of two buffers may be closer
-    than the buffers are long. So each storage there is a space of its own.
+    On an MPS device an address only identifies a buffer: the addresses of two buffers
+    may be closer to each other than the buffers are long. So each storage there counts
+    as an address space of its own.
 
     Returns:
         Number of the address space, first byte, and the byte behind the last.

@@ -69,8 +69,8 @@ class CodedDifferences:
 
     Differences on a device are encoded and decoded there, if the codec's kernels can
     run, and the host does not wait for the device, except in the first round. Otherwise
-    it waits for the differences, and encodes and decodes them. If NCCL is in use, it
-    carries the messages of all ranks, also of those whose host encodes, and the host
+    the host waits for the differences, and encodes and decodes them. If NCCL is in use,
+    it carries the messages of all ranks, also of those whose host encodes, and the host
     waits for the heads that have come.
 
     Args:

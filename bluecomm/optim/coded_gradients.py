@@ -176,9 +176,8 @@ class CodedGradients:
     def not_finite(self) -> Iterator[str]:
         """Name the gradients that some ranks have sent as infinities or NaN.
 
+        This leaves out gradients that are finite now because the user has changed them.
         If NCCL carries the codes, this waits until they have arrived on the device.
-
-        It leaves out gradients that are finite now because the user has changed them.
         """
         if isinstance(self._exchange, NcclCodedExchange):
             self._read_flags(self._exchange.flags())

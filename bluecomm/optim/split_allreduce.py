@@ -54,7 +54,7 @@ class SplitAllreduce:
         values: Contiguous tensor on a device, on which the current stream has computed.
         tail: Contiguous tensor on the host, which must not change until its wait. It
             has no operation if it has no elements.
-        op: Reduction. The tail is added if it is ``Adasum``.
+        op: Reduction. With ``Adasum`` the operation on the tail is a sum.
         lengths: As in ``allreduce_parts_nonblocking``, for the values.
         divisor: As in ``allreduce_parts_nonblocking``, for the values.
         name: Name of the operation on the values.

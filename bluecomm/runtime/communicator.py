@@ -53,8 +53,9 @@ class Communicator:
             default, it may if the communicator has no owner.
         may_exist: Whether the engine may know its members already, because an earlier
             attempt to make this communicator was interrupted by a signal handler.
-        parent: Id of the communicator's group that frees this one. Members may free
-            theirs without having made this one. ``None`` if none does.
+        parent: For a subgroup, the id of the group of the communicator to which it
+            belongs and with which it is freed. A member may free that communicator
+            without having made the subgroup. ``None`` for other communicators.
     """
 
     def __init__(
@@ -428,8 +429,8 @@ class Communicator:
         Call it on each rank that is done with the set; it needs no communication, and
         the ranks need not call it in the same order. Operations of the set that are
         outstanding fail, here and on the other members, and so do later ones of members
-        that have not freed it: all raise ``ShutdownError``. A ``recv`` from a rank
-        that has freed the set first takes what that rank has sent before. A rank whose
+        that have not freed it: all raise ``ShutdownError``. A ``recv`` from a rank that
+        has freed the set still receives what that rank sent before. A rank whose
         operation has finished may free the set although others still work on theirs.
 
         Raises:

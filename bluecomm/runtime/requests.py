@@ -124,7 +124,7 @@ class Requests:
         try:
             if call.tickets is not None:
                 assert call.group is not None
-                # An error here comes before the engine has the call, and refuses it.
+                # If this raises, the engine lacks the call, so the caller refuses it.
                 call.ticket = call.tickets.make(call.group)
             call.limit_s = (
                 self.config.operation_timeout_s if timeout_s is None else timeout_s

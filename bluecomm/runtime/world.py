@@ -175,7 +175,7 @@ class World(Requests):
             group_id: Its id, the same on all members.
             ranks: Its members.
             machine_of: The machine of each member.
-            parent: Id of the set that frees this one; ``None`` if none does.
+            parent: Id of the set with which this one is freed, or ``None``.
         """
         self._engine.add_group(group_id, ranks, machine_of, parent)
 

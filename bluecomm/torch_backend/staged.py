@@ -99,7 +99,7 @@ def stage(
     results = [staging.empty_on_host(one.shape, one.dtype) for one in targets]
     # The engine waits for the copy of the input, and so for all work before this call.
     before = staging.point() if copy is None and targets else None
-    # Without their version counters, which do not change.
+    # ``data``, because the call must not change the tensors' version counters.
     copies = [
         staging.copy_back(values, target.data, before)
         for target, values in zip(targets, results, strict=True)

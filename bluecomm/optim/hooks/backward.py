@@ -109,8 +109,8 @@ class BackwardTracker:
     def _hook(
         self, parameter: Any, number: int, position: int
     ) -> list[torch.utils.hooks.RemovableHandle]:
-        # The hooks must keep neither the optimizer alive nor the bucket, which has the
-        # parameter: the garbage collector does not see all that holds a hook.
+        # The hooks must not keep the optimizer alive, nor the bucket, which holds the
+        # parameter: the garbage collector does not see all references to a hook.
         me = weakref.ref(self)
 
         def before(gradient: torch.Tensor) -> None:
