@@ -34,12 +34,13 @@ from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 RANKS = 3
-# How often a process makes the same worlds. It may hold more after the first time.
+# How often a process makes the same worlds. It may keep what it holds after the first
+# time.
 ROUNDS = 2
-# Page-locked memory: how many blocks a world uses of each size at most, and the sizes.
+# The most blocks of page-locked memory of each size that a world uses, and the sizes.
 BLOCKS = 64
 SIZES = [1 << power for power in range(12, 18)]
-# The settings of worlds whose windows are put by NCCL, mapped, and on the host.
+# The settings of worlds whose windows are put by NCCL, mapped by CUDA, or on the host.
 BY_NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "nccl"}
 MAPPED = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "auto"}
 STAGED = {"BLUECOMM_DEVICE_TRANSPORT": "staged", "BLUECOMM_WINDOWS": "auto"}
@@ -50,17 +51,17 @@ def counts() -> Counter[str]:
     system = held()
     # The fake splits its mapping for each one of another process, which it counts.
     del system["mapping memfd:fakegpu (deleted)"]
-    # As in NCCL, a thread waits at a socket for the ranks that know a unique id.
+    # As in NCCL, a thread that waits for the ranks of a unique id has a socket.
     system["descriptor socket:[#]"] -= system.pop("thread fakegpu-id", 0)
     fill_pool()
     return system + Counter(load().live())
 
 
 def fill_pool() -> None:
-    """Let all page-locked memory that nobody uses be in the pool of its device.
+    """Bring the pool of page-locked memory to a size that no world exceeds.
 
-    A world has at most ``BLOCKS`` blocks of each size. If it has left none in use, the
-    pool has as many afterwards, and allocates no more.
+    A world uses at most ``BLOCKS`` blocks of each size. If it has left none in use, the
+    pool has these blocks, and this allocates no more.
     """
     staging = staging_of(torch.ones(1))
     assert staging is not None
@@ -73,7 +74,7 @@ def fill_pool() -> None:
 
 
 def use_everything() -> None:
-    """Make a call of each kind, and leave a part of them to ``shutdown``."""
+    """Make calls of each kind, and leave some of them to ``shutdown``."""
     rank = bf.rank()
     x = torch.ones(2000)
     bf.allreduce(x, op=bf.Sum)
@@ -101,7 +102,7 @@ def use_everything() -> None:
 
 
 class Fault(NamedTuple):
-    """A fault of one rank, for which calls fail or windows are on the host."""
+    """A fault of one rank that makes calls fail, or puts windows on the host."""
 
     fault: str
     rank: int
@@ -125,7 +126,7 @@ FAULTS = (
 
 
 def fail(fault: Fault) -> None:
-    """Make calls, of which some fail, or a window whose values are on the host."""
+    """Make calls and a window; with the fault, one fails or the host has the window."""
     x = torch.ones(20_000)  # more than is in the pool of page-locked memory
     set_fake(FAIL=fault.fault if bf.rank() == fault.rank else "")
     errors = [error_text(lambda: bf.allreduce(x, name="x"))]
@@ -144,7 +145,7 @@ World = tuple[Mapping[str, str], Callable[[], None]]
 
 
 def repeat(worlds: Sequence[World], rounds: int) -> None:
-    """Run worlds, which hold no more afterwards than in the first round."""
+    """Run worlds several times; check that they leave no more than the first time."""
     memory = DeviceMemory(int(os.environ["BLUECOMM_RANK"]))
     with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
         tensors = load().live()["tensors"]

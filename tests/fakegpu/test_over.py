@@ -1,4 +1,7 @@
-"""Bodies of ``tests/mp`` over fake GPUs; ``make fakegpu`` runs those files."""
+"""The mechanism that runs bodies of ``tests/mp`` over fake GPUs.
+
+``make fakegpu`` runs the files themselves.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def test_violations_fail_bodies():
         run_ranks(1, misuse, torch.ones(2))
 
 
-def test_the_list_of_the_host_names_tests():
+def test_each_listed_file_and_test_exists():
     for name in FILES:
         assert (MP / f"{name}.py").is_file(), name
     for name in TESTS:

@@ -1,6 +1,6 @@
 """Functional collectives, DTensor and FSDP2 over groups on the fake's tensors.
 
-``test_gpu_programs`` has the same body without NCCL.
+``test_gpu_programs`` runs the same body without NCCL.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def compare_bodies(
             float32 then differ by at most k * 6e-8 of their sum of magnitudes, which is
             less than 1e-5 for the few ranks here.
         atol: Absolute tolerance, for sums near 0 of values around 1.
-        in_group: Whether the last argument of a body is a folder for the store of a
+        in_group: Whether bodies take one more argument, a folder for the store of a
             process group of torch.
 
     Raises:

@@ -1,4 +1,4 @@
-"""With ``--over-fakegpu``, ranks have fake GPUs; tests of the host are left out."""
+"""With ``--over-fakegpu`` ranks have fake GPUs, and only files of a list are run."""
 
 import pytest
 

@@ -204,7 +204,7 @@ def refuse_what_cannot_be_staged() -> None:
     assert on_host(bf.allreduce(tensor)).tolist() == [1.0] * 3
 
 
-# Algorithms that compute on the host, on the device, and by codes of either.
+# Algorithms that compute on the host or on the device, with codes and without.
 ALGORITHMS = (
     *("gradient_allreduce", "bytegrad", "powersgd"),
     *("neighbor_allreduce", "exact_diffusion", "choco", "local_sgd", "diloco"),
@@ -230,7 +230,7 @@ def trained(algorithm: str, place: Callable[[torch.Tensor], torch.Tensor]) -> An
     for step in range(4):
         optimizer.zero_grad()
         loss = model(place(mine().repeat(1, 4)[:, step : step + 16])).square().mean()
-        # Tensor.backward() would run hooks as if there were no such class.
+        # Tensor.backward() would hide the class of the tensors from the hooks.
         torch.autograd.backward([loss])
         optimizer.step()
     optimizer.synchronize()
@@ -238,7 +238,7 @@ def trained(algorithm: str, place: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 def put_gradient_on_device(parameter: torch.Tensor) -> None:
-    """Give a gradient the class that autograd's own kernels forget."""
+    """Give a gradient the class of its parameter, which autograd's kernels forget."""
     if isinstance(parameter, UnifiedTensor):
         assert parameter.grad is not None
         parameter.grad = parameter.grad.as_subclass(UnifiedTensor)
@@ -254,13 +254,13 @@ def train_as_on_the_host() -> None:
 def call_a_group(x: torch.Tensor) -> list[torch.Tensor]:
     """Return results of a group's methods.
 
-    Those of torch.distributed would call them as if there were no such class.
+    The functions of torch.distributed would hide the class of the tensors from them.
     """
     group, rank, size = cast(Any, dist.group.WORLD), bf.rank(), bf.size()
     total, mean, rooted = x.clone(), x.clone(), x.clone()
     average = c10d.AllreduceOptions()
     average.reduceOp = dist.ReduceOp.AVG
-    # The outputs are longer than their buffers are far apart.
+    # The outputs' addresses are closer to each other than the outputs are long.
     parts = [torch.empty_like(x) for _ in range(size)]
     scattered, exchanged, received = x[:2].clone(), x.clone(), x.clone()
     works = [

@@ -37,7 +37,7 @@ def check_returned(
     A thread that has been joined may be in /proc for a moment longer.
 
     Raises:
-        AssertionError: It has after the limit of a test.
+        AssertionError: It still has more at the deadline.
     """
 
     def grown() -> dict[str, tuple[int, int]]:
@@ -53,7 +53,7 @@ def check_returned(
 def _target(fd: str) -> str:
     try:
         return _NUMBERS.sub("#", os.readlink(f"/proc/self/fd/{fd}"))
-    except OSError:  # that of the listing itself
+    except OSError:  # the descriptor of the listing itself
         return "closed"
 
 

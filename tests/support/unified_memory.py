@@ -9,11 +9,11 @@ from torch.overrides import TorchFunctionMode
 
 
 class UnifiedTensor(torch.Tensor):
-    """A tensor that says that it is on an MPS device. Results of torch are such, too.
+    """A tensor that says that it is on an MPS device, as do results of its operations.
 
     The code under test may reach its values only through ``cpu`` and ``copy_``, so its
-    address does not lead to them. As on such a device it names a buffer, and those of
-    two tensors may be closer than the tensors are long.
+    address does not lead to them. As on an MPS device the address only identifies a
+    buffer: the addresses of two tensors may be closer than the tensors are long.
     """
 
     @property

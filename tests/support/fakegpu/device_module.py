@@ -74,7 +74,7 @@ def fsdp_on_device(memory: Any) -> Iterator[None]:
     """Let FSDP2 compute on a device.
 
     Args:
-        memory: That of the fake; on a GPU or without a device nothing changes.
+        memory: The ``DeviceMemory`` of the fake. With anything else nothing changes.
     """
     if not isinstance(memory, DeviceMemory):
         yield
@@ -82,7 +82,7 @@ def fsdp_on_device(memory: Any) -> Iterator[None]:
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     def free(tensor: torch.Tensor) -> None:
-        # Later tensors of the allocator may write there at once.
+        # The allocator may give the memory to a later tensor at once.
         pattern = torch.full(tensor.shape, 0xA5, dtype=torch.uint8).to(tensor.dtype)
         memory.write(tensor, pattern, "a free by FSDP2")
 

@@ -35,13 +35,14 @@ _READS = {
 # These take tensors of the host beside those of the device.
 _COPIES = {"aten::copy_", "aten::_foreach_copy_"}
 _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
-# Operations of these libraries call others, and groups, which see the device's tensors.
+# Operations of these libraries call other operations and process groups, both of which
+# get the device's tensors.
 _COMPOSED = ("_c10d_functional::", "_c10d_functional_autograd::", "fsdp::")
 _ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
 # makes buckets.
 _ABOVE_REDUCER = ("torch/nn/parallel/distributed.py", "torch/autograd/graph.py")
-# The file that calls the C++ code of functional collectives, which makes their results.
+# The file that calls the C++ code which makes the results of functional collectives.
 _ABOVE_COLLECTIVES = "torch/_ops.py"
 _OF_FSDP = "/torch/distributed/fsdp/"
 # Functions that make tensors on the default device.
@@ -78,7 +79,7 @@ class _Kernels(TorchDispatchMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if any(one.__name__ == "FakeTensor" for one in types):
-            return function(*args, **kwargs)  # DTensor asks for the shape of a result
+            return function(*args, **kwargs)  # DTensor asks for a result's shape
         if any(is_composed(one) for one in types):
             return NotImplemented
         if function._schema.name.startswith(_COMPOSED):
@@ -126,7 +127,7 @@ class _Kernels(TorchDispatchMode):
     def _run_parts(
         self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Run an operation that consists of others, which this mode sees."""
+        """Run an operation that consists of others, with this mode for the others."""
         before, self._is_composing = self._is_composing, True
         try:
             with self:
@@ -135,7 +136,7 @@ class _Kernels(TorchDispatchMode):
             self._is_composing = before
 
     def _is_on_device(self, made: torch.Tensor) -> bool:
-        """Return whether torch has made a buffer that it makes on the device."""
+        """Return whether torch would have made a buffer on the device."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.startswith(_SUPPORT):
             frame = frame.f_back
@@ -297,8 +298,8 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 def _mapped(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
     """Return arguments or results of an operation with each tensor changed.
 
-    Half of the time of an operation went into torch's ``tree_map``, which knows more
-    kinds of trees.
+    Torch's ``tree_map`` knows more kinds of trees, but took half of the time of an
+    operation.
     """
     if isinstance(tree, torch.Tensor):
         return change(tree)
@@ -337,7 +338,7 @@ def is_factory_of_tests(
 
 
 def _is_test(frame: FrameType | None) -> bool:
-    """Return whether a test calls, perhaps by functions of torch and of this file."""
+    """Return whether a test calls, directly or through torch and this file."""
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and file != __file__:

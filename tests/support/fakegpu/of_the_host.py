@@ -1,7 +1,7 @@
-"""What ``pytest tests/mp --over-fakegpu`` leaves to the host.
+"""The files that ``pytest tests/mp --over-fakegpu`` runs, and tests that fail there.
 
-Only the files in ``FILES`` are run. Of these, the tests in ``TESTS`` must fail: one
-that passes fails the run, so that its line is removed.
+It runs the files in ``FILES``. The tests in ``TESTS`` work only on the host: if one of
+them passes, the run fails, so that its line is removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ FILES = [
 
 _NO_SPARSE = "the fake device has no sparse tensors"
 
-# Why a test is of the host, by its file and name; without parameters: all of them.
+# Why a test works only on the host, by its file and name. A name without parameters is
+# that of all cases of a test.
 TESTS = {
     "test_compressed_allreduce.py::test_equals_the_formula": (
         "it encodes with RandomK itself, whose positions the fake makes on the host"

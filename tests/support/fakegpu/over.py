@@ -1,4 +1,4 @@
-"""Runs bodies of ``run_ranks`` that know of no device on fake GPUs, one for each rank.
+"""Runs bodies of ``run_ranks`` on fake GPUs, of which the bodies do not know.
 
 ::
 
@@ -25,7 +25,7 @@ from tests.support.fakegpu.ranks import FakeRuntime, this_memory
 from tests.support.fakegpu.tensors import DeviceMemory
 from tests.support.ranks import runs_within
 
-_DEVICES = 8  # as the fake has without a setting
+_DEVICES = 8  # the default of the fake
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def over_fakegpu(transport: str, seed: int) -> Iterator[None]:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, str]]:
         settings = {
             "BLUECOMM_DEVICE_TRANSPORT": transport,
-            # A rank's device is that of its number in the job, not on its machine.
+            # Devices are chosen by the number of a rank in the job, not on its machine.
             "BLUECOMM_SHARE_GPUS": "1",
             "FAKEGPU_SEED": str(seed),
             "FAKEGPU_DEVICES": str(max(_DEVICES, world_size)),
@@ -102,7 +102,10 @@ def for_thread(function: Callable[[], None]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _tensors_pickled(memory: DeviceMemory) -> Iterator[None]:
-    """Pickle tensors of the device, also in ``torch.save``, which would read memory."""
+    """Pickle tensors of the device by a copy to the host, also in ``torch.save``.
+
+    Torch would read the memory of the device instead.
+    """
 
     def reduce(tensor: torch.Tensor) -> Any:
         if memory.holds(tensor):
@@ -118,7 +121,7 @@ def _tensors_pickled(memory: DeviceMemory) -> Iterator[None]:
 
 
 def _unpickled(tensor: torch.Tensor) -> torch.Tensor:
-    """Move a tensor that was on the device there, if there is one."""
+    """Move a tensor that was on the device back there, if there is a device."""
     memory = this_memory()
     return tensor if memory is None else memory.upload(tensor)
 

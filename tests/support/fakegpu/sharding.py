@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], float | None]] = {
 
 
 def run_all(values: Tensor, folder: Path) -> dict[str, Any]:
-    """Return what all parts give, on values that kernels have just made."""
+    """Return the results of all parts, from values that kernels have just made."""
     with torch_world(folder, RANKS) as rank, fsdp_on_device(this_memory()):
         mesh = init_device_mesh(values.device.type, (RANKS,))
         x = values[rank] * 2
@@ -95,7 +95,7 @@ def _newest(name: str, older: str) -> Callable[..., Any]:
 
 
 def redistribute(mesh: DeviceMesh, x: Tensor, other: Tensor) -> dict[str, Tensor]:
-    """Return what DTensors hold that change their placements, or compute."""
+    """Return results of DTensors that change their placements, or compute."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     rows = DTensor.from_local(x, mesh, [Shard(0)])
@@ -132,10 +132,10 @@ def train(
         loss.backward()
         optimizer.step()
         losses.append(loss.detach() * 1)
-        # The gradients are memory of a stream of FSDP2, which follows this one before
-        # it uses that memory again. To the fake, a free is a use at once.
+        # Gradients are in memory of a stream of FSDP2. That stream follows this one
+        # before it uses the memory again, but to the fake a free is a use at once.
         if (memory := this_memory()) is not None:
             memory.synchronize()
         optimizer.zero_grad()
-    # Plain tensors, of the DTensors that the parameters are.
+    # The parameters are DTensors; the test compares plain tensors.
     return [*losses, *(one.full_tensor().detach() for one in model.parameters())]

@@ -1,4 +1,4 @@
-"""Weights of an adasum from inner products, compared with its definition."""
+"""Weights of an Adasum from inner products, compared with its definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bluecomm.ops.nccl_adasum import adasum_weights
 
 
 def adasum(vectors: torch.Tensor) -> torch.Tensor:
-    """Return the adasum by its definition; no vector may be zero."""
+    """Return the Adasum by its definition; no vector may be zero."""
     if len(vectors) == 1:
         return vectors[0]
     middle = 1 << ((len(vectors) - 1).bit_length() - 1)

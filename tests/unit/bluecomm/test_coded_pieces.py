@@ -7,7 +7,7 @@ from bluecomm.ops.coded_pieces import CodedPieces
 
 
 def test_ranks_without_values_have_nothing_to_add():
-    """As in the last slice of a large tensor."""
+    """The last slice of a large tensor may have fewer values than there are ranks."""
     pieces = [CodedPieces(1, HalfCast(), 3, rank) for rank in range(3)]
     assert pieces[0].message_nbytes == [2, 0, 0]
     messages = torch.zeros(2, dtype=torch.uint8)

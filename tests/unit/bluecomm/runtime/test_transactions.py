@@ -434,7 +434,7 @@ def test_a_call_that_follows_from_a_transaction_is_not_part_of_it(transactions, 
 
 
 def test_calls_are_counted_in_and_outside_of_a_round(transactions, world):
-    """Calls that follow from them have the count in their names."""
+    """The names of follow-up calls contain the count."""
     call = call_of("bucket")
     transactions.start(call_of("bucket"))
     for count in (2, 3):
