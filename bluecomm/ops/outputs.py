@@ -85,6 +85,19 @@ def check_out_at_root(operation: str, comm: Communicator, root: int, out: Any) -
         )
 
 
+def require_out(operation: str, out: object) -> torch.Tensor:
+    """Return the memory that a caller gave for a result.
+
+    Raises:
+        TypeError: It is not a tensor.
+    """
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(
+            f"{operation}: out must be a torch.Tensor, got {type(out).__name__}"
+        )
+    return out
+
+
 def _misfit(
     operation: str, tensor: torch.Tensor, out: torch.Tensor, expected: str
 ) -> ValueError:
@@ -97,10 +110,7 @@ def _misfit(
 def _check_memory(
     operation: str, tensor: torch.Tensor, out: object, *, anywhere: bool = False
 ) -> None:
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(
-            f"{operation}: out must be a torch.Tensor, got {type(out).__name__}"
-        )
+    out = require_out(operation, out)
     if is_tracked(tensor) or is_tracked(out):
         raise ValueError(
             f"{operation}: out cannot be given for a tensor that requires grad, "

@@ -13,7 +13,7 @@ from bluecomm.device.values import values_on_host
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.nccl_call import limit_of, offers_nccl
 from bluecomm.ops.nccl_scatter import NcclScatter
-from bluecomm.ops.outputs import check_out_like, written
+from bluecomm.ops.outputs import check_out_like, require_out, written
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.scattered_parts import RootParts, pack, unpack
 from bluecomm.ops.tensor import as_input, require_tensors, span
@@ -61,7 +61,8 @@ def _scatter(
         New tensor, or ``out``.
 
     Raises:
-        TypeError: One of ``tensors`` is not a tensor, or its type is not supported.
+        TypeError: ``out`` or one of ``tensors`` is not a tensor, or the type of one of
+            them is not supported.
         ValueError: ``root_rank`` is not a member of the process set, or ``tensors`` are
             not one for each member on the root, are on several devices, or are not
             ``None`` on another rank; or ``out`` has not the type and shape of the
@@ -73,6 +74,8 @@ def _scatter(
     """
     comm = current_communicator(process_set)
     root = member_of("scatter", "root_rank", root_rank, comm)
+    if out is not None:
+        require_out("scatter", out)
     parts: RootParts | None = None
     if comm.rank == root:
         parts = _checked(tensors, comm)

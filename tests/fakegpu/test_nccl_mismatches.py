@@ -141,6 +141,10 @@ def scatter_wrongly() -> dict[str, Any]:
     found["out"] = error_text(
         lambda: bf.scatter(given if rank == 0 else None, 0, "out", out=narrow)
     )
+    memory: Any = 7 if rank == 1 else None
+    found["no tensor"] = error_text(
+        lambda: bf.scatter(given if rank == 0 else None, 0, out=memory)
+    )
     with capturing():
         found["captured"] = error_text(
             lambda: bf.scatter(given if rank == 0 else None, 0, "captured")
@@ -157,6 +161,7 @@ def test_scatters_that_differ_fail_on_all_ranks():
         assert "expected a tensor for each of 3 ranks" in found["too few"]
         assert ("out must have type" in found["out"]) == (rank == 1)
         assert (found["out"] == "no error") == (rank != 1)
+        assert "out must be a torch.Tensor, got int" in found["no tensor"]
         assert "captures a CUDA graph" in found["captured"]
 
 
