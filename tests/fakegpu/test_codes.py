@@ -330,6 +330,33 @@ def test_compressed_allreduce_through_nccl_is_that_of_the_host():
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
+def fail_and_repeat(numbers: list[list[float]]) -> list[torch.Tensor]:
+    """Return sums under a name of which calls have failed before on all ranks."""
+    values = torch.tensor(numbers[bf.rank()])
+    faults: list[tuple[dict[str, Any], str]] = [
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"tensor": values.int()}, "cannot encode values of type"),
+        ({"tensor": values[1:]}, "have made different calls"),
+    ]
+    if this_memory() is not None:
+        there = torch.tensor(numbers[1], device="cpu")
+        faults.append(({"tensor": there}, "called alltoall"))
+    found = []
+    for fault, match in faults:
+        given = {"tensor": values, **(fault if bf.rank() == 1 else {})}
+        with pytest.raises((bf.MismatchError, ValueError), match=match):
+            bf.compressed_allreduce(**given, codec=MinMaxUInt8(), name="same")
+        found.append(bf.compressed_allreduce(values, MinMaxUInt8(), name="same"))
+    return found[:3]
+
+
+def test_a_compressed_allreduce_that_fails_leaves_its_name_whole():
+    numbers = torch.randn(RANKS, 40).tolist()
+    expected = run_ranks(RANKS, fail_and_repeat, numbers)
+    found = run_ranks_on_gpus(RANKS, fail_and_repeat, numbers, environment=NCCL)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def train_with_survival(numbers: list[Any]) -> dict[str, list[torch.Tensor]]:
     batches = [torch.tensor(one, device="cpu") for one in numbers]
     train_there = functools.partial(train, reads_heads=True)
