@@ -58,6 +58,20 @@ def runs_within(around: Around | None) -> Iterator[None]:
         _around = before
 
 
+_limit_s = JOB_S
+
+
+@contextlib.contextmanager
+def limit_of_ranks(limit_s: float) -> Iterator[None]:
+    """Kill ranks after so many seconds in a block, unless a call has its own limit."""
+    global _limit_s
+    before, _limit_s = _limit_s, limit_s
+    try:
+        yield
+    finally:
+        _limit_s = before
+
+
 def run_ranks(
     world_size: int,
     body: Callable[..., Any],
@@ -69,7 +83,7 @@ def run_ranks(
     initialize: bool = True,
     survives_losses: bool = False,
     lost: Collection[int] = (),
-    limit_s: float = JOB_S,
+    limit_s: float | None = None,
     report_s: float = 3.0,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
@@ -86,7 +100,8 @@ def run_ranks(
         initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
         survives_losses: Whether the ranks are told to go on without lost ones.
         lost: Ranks whose processes end during ``body``; their results are ``None``.
-        limit_s: Seconds after which the ranks are killed.
+        limit_s: Seconds after which the ranks are killed. Default: as
+            ``limit_of_ranks`` says, or ``JOB_S``.
         report_s: Seconds in which each of the others may end after a failure.
 
     Raises:
@@ -104,7 +119,7 @@ def run_ranks(
         for rank, worker in enumerate(workers):
             own = {**variables, **server.environment(rank)}
             worker.submit((own, body, args, initialize))
-        results = _collect(workers, lost, limit_s, report_s)
+        results = _collect(workers, lost, limit_s or _limit_s, report_s)
         if lost:
             _pool.close()
         return results
