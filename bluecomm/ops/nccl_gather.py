@@ -255,7 +255,7 @@ class NcclGather:
         timeout_s = self._budget.left_s()
         copies: Sequence[torch.Tensor] = ()
         if given:
-            self._check_given(rows)
+            self._check_given(name, rows)
         if len(given) == 1:
             result = given[0]
         else:
@@ -315,7 +315,7 @@ class NcclGather:
                 )
         return self._finish(work.result, work.rows)
 
-    def _check_given(self, rows: list[int]) -> None:
+    def _check_given(self, name: str, rows: list[int]) -> None:
         """Raise unless the caller's memory suits the rows that will come.
 
         Raises:
@@ -327,11 +327,12 @@ class NcclGather:
             raise MismatchError.describe(
                 "the tensors of out have other numbers of rows than the ranks send",
                 operation=self._kind,
+                name=name,
                 rank=self._comm.world.rank,
                 peers=self._comm.ranks,
                 expected=str(expected),
                 got=str(got),
-                remedy="Pass tensors with the numbers of rows that the ranks send.",
+                remedy="Pass tensors with the numbers of rows that the ranks send",
             )
 
 

@@ -199,6 +199,7 @@ def test_calls_that_differ_fail_on_all_ranks_and_others_go_on():
         assert "One rank's tensor goes through NCCL" in host
         assert "One rank's tensor goes through NCCL" in rows
         assert "except for the first dimension, the same shape" in columns
+        assert "allgather 'out.rows.0' on rank" in out
         assert "the tensors of out have other numbers of rows" in out
         assert "RuntimeError" in captured
         assert "captures a CUDA graph" in captured
