@@ -32,12 +32,18 @@ _READS = {
     *("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero"),
     *("aten::masked_select", "aten::nonzero"),
 }
-# These take tensors of the host beside those of the device.
-_COPIES = {"aten::copy_", "aten::_foreach_copy_"}
+# These take tensors of the host beside those of the device; two of them as indices.
+_COPIES = {
+    *("aten::copy_", "aten::_foreach_copy_"),
+    *("aten::index", "aten::index_put_"),
+}
 _UNINITIALIZED = {"aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 # Operations of these libraries call other operations and process groups, both of which
 # get the device's tensors.
 _COMPOSED = ("_c10d_functional::", "_c10d_functional_autograd::", "fsdp::")
+# Operations of torch's own groups. They work on after they return, and their schemas do
+# not say what they write.
+_OF_GROUPS = "c10d::"
 _ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
 # makes buckets.
@@ -107,6 +113,8 @@ class _Kernels(TorchDispatchMode):
 
         own_args, own_kwargs = _mapped(copy_of, (args, kwargs))
         result = function(*own_args, **own_kwargs)
+        if function._schema.name.startswith(_OF_GROUPS):
+            _await_work(result)
         for tensor in _written(function, args, kwargs):
             if id(tensor) in copies:
                 memory.write(tensor, copies[id(tensor)][1], label)
@@ -273,8 +281,18 @@ def _is_view(function: Any) -> bool:
     return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
+def _await_work(result: Any) -> None:
+    """Wait for what a group of torch, such as one of Gloo, has started."""
+    for one in result if type(result) is tuple else (result,):
+        if isinstance(one, torch.ScriptObject):
+            torch.distributed.Work.unbox(one).wait()
+
+
 def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Yield the arguments that an operation writes."""
+    if function._schema.name.startswith(_OF_GROUPS):
+        # Inputs come last, and may have the memory of outputs.
+        yield from reversed(_tensors((args, kwargs)))
     for position, argument in enumerate(function._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue

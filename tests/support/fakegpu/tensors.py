@@ -120,7 +120,7 @@ class DeviceMemory:
         """Return whether a tensor is in device memory."""
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return False
-        if is_composed(type(tensor)):
+        if is_composed(type(tensor)) or torch.nn.parameter.is_lazy(tensor):
             return False
         return tensor.untyped_storage().data_ptr() in self._addresses
 
