@@ -14,7 +14,7 @@ import torch
 
 import bluecomm as bf
 from tests.support.fakegpu.library import load
-from tests.support.fakegpu.of_the_host import FILES, TESTS
+from tests.support.fakegpu.of_the_host import FILES, TESTS, THROUGH_NCCL
 from tests.support.fakegpu.over import over_fakegpu
 from tests.support.fakegpu.ranks import this_memory
 from tests.support.ranks import RankFailure, run_ranks
@@ -71,7 +71,7 @@ def test_violations_fail_bodies():
 def test_each_listed_file_and_test_exists():
     for name in FILES:
         assert (MP / f"{name}.py").is_file(), name
-    for name in TESTS:
+    for name in {**TESTS, **THROUGH_NCCL}:
         file, function = name.split("::")
         assert file.removesuffix(".py") in FILES
         function = function.partition("[")[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.fakegpu.of_the_host import FILES, TESTS
+from tests.support.fakegpu.of_the_host import FILES, reasons
 from tests.support.fakegpu.over import over_fakegpu
 
 
@@ -16,13 +16,15 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--over-fakegpu") is None:
+    transport = config.getoption("--over-fakegpu")
+    if transport is None:
         return
+    why = reasons(transport)
     kept, left = [], []
     for item in items:
         (kept if item.path.stem in FILES else left).append(item)
         names = [f"{item.path.name}::{name}" for name in (item.name, item.originalname)]
-        for reason in {TESTS[name] for name in names if name in TESTS}:
+        for reason in {why[name] for name in names if name in why}:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     config.hook.pytest_deselected(items=left)
     items[:] = kept

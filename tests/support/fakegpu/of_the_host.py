@@ -1,7 +1,8 @@
 """The files that ``pytest tests/mp --over-fakegpu`` runs, and tests that fail there.
 
-It runs the files in ``FILES``. The tests in ``TESTS`` work only on the host: if one of
-them passes, the run fails, so that its line is removed.
+It runs the files in ``FILES``. The tests in ``TESTS`` work only on the host, and those
+in ``THROUGH_NCCL`` not through NCCL: if one of them passes, the run fails, so that its
+line is removed.
 """
 
 from __future__ import annotations
@@ -10,19 +11,29 @@ FILES = [
     "test_allreduce",
     "test_compressed_allreduce",
     "test_horovod_operations",
+    "test_join",
     "test_neighbor_allreduce",
     "test_optim_bytegrad",
+    "test_optim_decentralized",
     "test_optim_fused",
     "test_optim_gradient_allreduce",
     "test_optim_helpers",
     "test_optim_methods",
+    "test_optim_onebit_adam",
     "test_optim_parameter_averaging",
     "test_optim_powersgd",
+    "test_optim_qadam",
+    "test_optim_sparse_loco",
     "test_optim_state",
     "test_optim_steps",
     "test_outputs",
     "test_point_to_point",
+    "test_regrouping",
     "test_rooted_operations",
+    "test_sync_batch_norm",
+    "test_torch_attacks",
+    "test_torch_collectives",
+    "test_torch_point_to_point",
     "test_window_errors",
     "test_windows",
 ]
@@ -32,14 +43,53 @@ _NO_SPARSE = "the fake device has no sparse tensors"
 # Why a test works only on the host, by its file and name. A name without parameters is
 # that of all cases of a test.
 TESTS = {
-    "test_compressed_allreduce.py::test_equals_the_formula": (
-        "it encodes with RandomK itself, whose positions the fake makes on the host"
-    ),
     "test_horovod_operations.py::"
     "test_sparse_gradients_sent_as_dense_ones_suit_sparse_adam": (
         "sparse gradients of parameters on a GPU are refused"
     ),
     "test_optim_bytegrad.py::"
     "test_sparse_gradients_and_wrong_options_are_refused_on_all_ranks": _NO_SPARSE,
+    "test_optim_qadam.py::test_wrong_optimizers_and_options_are_refused": _NO_SPARSE,
+    "test_optim_sparse_loco.py::"
+    "test_infinities_and_unsuitable_options_are_errors": _NO_SPARSE,
     "test_optim_powersgd.py::test_follows_its_recursion": _NO_SPARSE,
 }
+
+_JOINED = "a rank that has joined takes part in no call through NCCL"
+_HOST_BYTES = "bytes through NCCL are not those of neighbors in stats()"
+
+THROUGH_NCCL = {
+    "test_horovod_operations.py::test_join_takes_a_device": _JOINED,
+    **{
+        f"test_join.py::test_{name}": _JOINED
+        for name in (
+            "each_operator_has_a_neutral_value",
+            "operations_that_need_data_are_errors_on_their_callers",
+            "operations_under_way_end_before_the_join",
+            "optimizer_and_own_operations_join_together",
+            "the_last_rank_to_join_is_named",
+            "the_others_go_on_with_zeros",
+        )
+    },
+    "test_optim_bytegrad.py::test_sends_a_quarter_of_the_bytes": _HOST_BYTES,
+    "test_optim_gradient_allreduce.py::test_compression_halves_the_traffic": (
+        _HOST_BYTES
+    ),
+    "test_optim_qadam.py::test_switching_on_a_live_model_and_bytes": _HOST_BYTES,
+    "test_optim_sparse_loco.py::"
+    "test_resumed_equals_uninterrupted_and_live_models_change": _HOST_BYTES,
+    "test_optim_state.py::test_changes_in_flight_are_errors": (
+        "the body changes parameters while NCCL may read them"
+    ),
+    "test_outputs.py::test_memory_of_the_wrong_length_fails_on_all_ranks": (
+        "the error tells numbers of rows, not bytes"
+    ),
+    "test_torch_point_to_point.py::test_sends_and_receives": (
+        "NCCL has no receive from any rank"
+    ),
+}
+
+
+def reasons(transport: str) -> dict[str, str]:
+    """Return why each test must fail in a mode of ``--over-fakegpu``."""
+    return {**TESTS, **(THROUGH_NCCL if transport == "nccl" else {})}
