@@ -96,7 +96,8 @@ def _broadcast(
     tensors: list[torch.Tensor] = []
 
     def take_out(tensor: torch.Tensor) -> _TensorSlot:
-        tensors.append(tensor.detach())
+        # On the host, as the memory of the other ranks.
+        tensors.append(tensor.detach().cpu())
         return _TensorSlot(len(tensors) - 1, tensor.shape, tensor.dtype)
 
     skeleton = None
