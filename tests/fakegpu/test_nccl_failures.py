@@ -19,6 +19,7 @@ from bluecomm.device import runtime
 from bluecomm.runtime import device_transport, nccl_calls
 from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
+from tests.support.fakegpu.device import call
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.ranks import FakeRuntime, run_ranks_on_gpus
@@ -118,11 +119,15 @@ def fail_before_a_call(fault: str) -> list[str]:
     if bf.rank() == 1:
         set_fake(FAIL=fault)
     found: list[str] = []
+    results: list[torch.Tensor] = []
     deadline = time.monotonic() + DEADLINE_S
     # The first call may end before its rank or the other one notices.
     while not found or found[-1] == "no error":
         assert time.monotonic() < deadline
-        found.append(error_text(lambda: bf.allreduce(x)))
+        found.append(error_text(lambda: results.append(bf.allreduce(x))))
+    # CUDA ends all work of a device that has failed, but the fake does not. So the
+    # tensors live until it is done.
+    call("cuCtxSynchronize")
     return found
 
 
