@@ -596,8 +596,8 @@ def test_what_fails_on_one_rank_is_an_error_of_all():
     run_ranks_on_gpus(RANKS, fail_to_send)
 
 
-def fail_to_add() -> None:
-    """Let a kernel of rank 1 fail in a call between two others."""
+def fail_between_calls() -> None:
+    """Let the encoding on rank 1 fail in a call between two others."""
     for fails in (False, True, False):
         with (
             mock.patch.object(runtime.current_runtime(), "launch", fail)
@@ -612,7 +612,7 @@ def fail_to_add() -> None:
 def meet_faults() -> None:
     send_infinities()
     fail_to_send()
-    fail_to_add()
+    fail_between_calls()
 
 
 def test_faults_through_nccl_are_those_of_the_host():

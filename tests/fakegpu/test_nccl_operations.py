@@ -33,7 +33,7 @@ pytestmark = pytest.mark.mp
 def run_and_name_kinds(tensors: list[torch.Tensor]) -> list[str]:
     """Return the kinds of the operations of ``run_all`` that go through NCCL.
 
-    Those that NCCL does not have do so, too.
+    Operations that NCCL lacks are included; other calls of NCCL carry them out.
     """
     kinds = set()
 

@@ -109,7 +109,8 @@ TEST(point_failures, receives_from_members_that_have_removed_their_group_fail) {
       "");
   world.engine(0).remove_group(kSet);
   check_failure(finish(receiver, waiting), Code::kFreed, kWhy);
-  // What rank 0 has sent before can still be received, and then nothing more.
+  // The message that rank 0 sent before it removed the group is received. A second
+  // receive fails.
   CHECK_EQ(run_point(receiver, recv_call(receiver, value, 0, 3, kSet)).text, "");
   CHECK_EQ(value[0], 4.0F);
   check_failure(run_point(receiver, recv_call(receiver, value, 0, 3, kSet)),
