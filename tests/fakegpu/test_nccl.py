@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.fakegpu.nccl_rank import (
     COUNT,
     FLOAT32,
@@ -268,7 +268,7 @@ def test_a_stream_is_not_touched_while_a_group_is_in_progress():
         assert any("before ncclGroupEnd is complete" in text for text in texts)
 
 
-def ungrouped(rank, size, unique_id):
+def ungrouped(rank, size, unique_id, *, folder):
     """Send, then receive, on both ranks, outside of a group."""
     own = Rank(rank, size, unique_id)
     own.settle()
@@ -276,25 +276,32 @@ def ungrouped(rank, size, unique_id):
     assert own.do("ncclSend", x, COUNT, INT32, 1 - rank) == 0
     assert own.do("ncclRecv", y, COUNT, INT32, 1 - rank) == 0
     event = own.device.record(own.stream)
-    time.sleep(0.2)
+    say(folder, f"called-{rank}")
+    hear(folder, f"called-{1 - rank}")
+    time.sleep(0.2)  # in which a send without its receive might end
     hangs = own.device.libraries.cuda.cuEventQuery(event) == 600
+    say(folder, f"looked-{rank}")
+    hear(folder, f"looked-{1 - rank}")  # its calls would fail after the abort
     own.nccl.ncclCommAbort(own.comm)
     return hangs
 
 
-def test_sends_outside_of_a_group_wait_for_their_receives():
-    assert run(ungrouped, world=2) == [True, True]
+def test_sends_outside_of_a_group_wait_for_their_receives(tmp_path):
+    assert run(ungrouped, world=2, folder=tmp_path) == [True, True]
 
 
-def last_words(rank, size, unique_id, *, dies):
+def last_words(rank, size, unique_id, *, dies, folder):
     """Return the error that a rank sees when another dies in an operation."""
     own = Rank(rank, size, unique_id)
     own.settle()
     x = own.buffer([1] * COUNT)
     if rank == dies:
+        for other in {*range(size)} - {dies}:  # which are in the operation then
+            hear(folder, f"called-{other}")
         os.kill(os.getpid(), signal.SIGKILL)
     own.do("ncclAllReduce", x, x, COUNT, INT32, SUM)
     event = own.device.record(own.stream)
+    say(folder, f"called-{rank}")
     while (error := own.settle()) == 0:
         time.sleep(0.001)
     pending = own.device.libraries.cuda.cuEventQuery(event)
@@ -304,9 +311,9 @@ def last_words(rank, size, unique_id, *, dies):
     raise AssertionError(f"error {error}, query {pending}")
 
 
-def test_a_killed_rank_is_an_async_error_and_the_abort_frees_the_stream():
+def test_a_killed_rank_is_an_async_error_and_the_abort_frees_the_stream(tmp_path):
     with pytest.raises(RankFailure) as failure:
-        run(last_words, report_s=DEADLINE_S, dies=2)
+        run(last_words, report_s=DEADLINE_S, dies=2, folder=tmp_path)
     assert str(failure.value).count(f"error {REMOTE}, query 600") == 2
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.fakegpu.library import WaitDescription
 from tests.support.fakegpu.nccl_rank import (
     COUNT,
@@ -215,13 +215,16 @@ def test_ranks_that_cannot_reach_each_other_get_no_window():
     assert run(unsupported, world=2, environment=environment) == [None, None]
 
 
-def last_words(rank, size, unique_id, *, dies):
+def last_words(rank, size, unique_id, *, dies, folder):
     """Return the error that ranks see which wait for a put of a dead one."""
     own = Windows(rank, size, unique_id)
     if rank == dies:
+        for other in {*range(size)} - {dies}:  # a call after the death fails at once
+            hear(folder, f"called-{other}")
         os.kill(os.getpid(), signal.SIGKILL)
     wait = WaitDescription(1, dies, 0, 0)
     answer = own.nccl.ncclWaitSignal(1, ctypes.byref(wait), own.comm, own.stream)
+    say(folder, f"called-{rank}")
     while (error := own.settle()) == 0:
         time.sleep(0.001)
     assert own.nccl.ncclCommAbort(own.comm) == 0
@@ -230,8 +233,8 @@ def last_words(rank, size, unique_id, *, dies):
     raise AssertionError(f"answer {answer}, error {error}")
 
 
-def test_a_killed_rank_is_an_async_error_and_the_abort_frees_the_stream():
+def test_a_killed_rank_is_an_async_error_and_the_abort_frees_the_stream(tmp_path):
     with pytest.raises(RankFailure) as failure:
-        run(last_words, report_s=DEADLINE_S, dies=2)
+        run(last_words, report_s=DEADLINE_S, dies=2, folder=tmp_path)
     text = f"answer {IN_PROGRESS}, error {REMOTE}"
     assert str(failure.value).count(text) == 2
