@@ -71,8 +71,9 @@ def fail_on_rank_1(fault: str) -> str:
     bf.allreduce(x)
     if bf.rank() == 1:
         set_fake(FAIL=fault)
+    bf.barrier()  # the call would end without NCCL if a rank came too late
     found: list[torch.Tensor] = []
-    error_text(lambda: found.append(bf.allreduce(x, timeout_s=2.0)))
+    error_text(lambda: found.append(bf.allreduce(x, timeout_s=10.0)))
     for result in found:
         result.tolist()  # the device goes on after the abort
     deadline = time.monotonic() + DEADLINE_S

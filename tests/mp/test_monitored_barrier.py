@@ -22,7 +22,8 @@ def meet_twice(absent: int) -> tuple[tuple[int, ...], str]:
     if bf.rank() == absent:
         bf.barrier()  # the others have given up
     try:
-        bf.monitored_barrier(timeout_s=3.0)
+        # The third rank comes within this time, even on a slow machine.
+        bf.monitored_barrier(timeout_s=10.0)
         found: tuple[tuple[int, ...], str] = (), ""
     except bf.CommunicationTimeout as error:
         found = error.peers, str(error)
@@ -38,7 +39,7 @@ def test_every_rank_names_the_missing_one(absent: int) -> None:
         assert peers == (absent,)
         assert (
             f"monitored_barrier on rank {rank}: rank {absent} did not call it within "
-            "3 s"
+            "10 s"
         ) in text
 
 
