@@ -58,7 +58,7 @@ def _end_with_callbacks_outstanding():
         bf.shutdown()
         return None
     x = torch.ones(10)
-    failing = _result_of(bf.allreduce_nonblocking(x, name="late", timeout_s=0.05))
+    failing = _result_of(bf.allreduce_nonblocking(x, name="late", timeout_s=1.0))
     cut_short = _result_of(bf.allreduce_nonblocking(x, name="alone"))
     late = failing.get(timeout=DEADLINE_S)
     dropped = queue.SimpleQueue()
@@ -79,7 +79,9 @@ def test_callbacks_of_operations_that_fail():
     late, cut_short, dropped, status, is_left = run_ranks(
         2, _end_with_callbacks_outstanding, initialize=False
     )[0]
-    assert (type(late[0].error), late[1]) == (errors.CommunicationTimeout, _NAME)
+    assert type(late[0].error) is errors.CommunicationTimeout
+    # On a slow machine it may end before it has a callback, which then runs at once.
+    assert late[1] in (_NAME, "MainThread")
     assert (type(cut_short[0].error), cut_short[1]) == (errors.ShutdownError, _NAME)
     assert dropped
     assert status == 0
