@@ -23,6 +23,9 @@ struct CallNumber {
 // Not thread-safe.
 class CallOrder {
  public:
+  // No job makes so many calls. Later times of a broken peer would let the clock wrap.
+  static constexpr std::uint64_t kLatest = std::uint64_t{1} << 62;
+
   // Proposes a time for a call, whose number will be greater.
   std::uint64_t propose();
   // Returns the number of a call whose other members have proposed these times. This
@@ -30,6 +33,10 @@ class CallOrder {
   CallNumber decide(std::span<const std::uint64_t> proposals, int first);
   // The call for which this rank has proposed a time has got its number.
   void settle(std::uint64_t proposal, CallNumber number);
+  // Returns whether a call for which this rank has made a proposal can have a number.
+  static bool is_possible(std::uint64_t proposal, CallNumber number) {
+    return number.time > proposal && number.time <= kLatest;
+  }
   // The call has failed, and gets no number.
   void withdraw(std::uint64_t proposal);
   // Returns whether no call can get a number below this one any more.

@@ -37,6 +37,15 @@ Status status_of(const std::exception& error) {
   return {is_remote ? Code::kPeerLost : Code::kInternal, error.what(), -1};
 }
 
+// The failure of a group after a member has sent what no rank of this version sends.
+Status broken_order(int rank, const std::string& what, std::uint64_t time) {
+  return {Code::kInternal,
+          "rank " + std::to_string(rank) + " " + what + " " + std::to_string(time) +
+              ", which breaks the order of the calls of NCCL; run the same bluecomm on "
+              "all machines",
+          rank};
+}
+
 }  // namespace
 
 std::shared_ptr<NcclQueue> NcclQueue::open(std::shared_ptr<const NcclLibrary> library,
@@ -227,6 +236,11 @@ std::uint64_t NcclQueue::write_answer(const NcclGroup& group,
     const LockGuard lock(mutex_);
     const std::optional<Status> failed = groups_.failure_of(group);
     if (failed) throw TicketFailure(*failed);
+    for (std::size_t i = 0; i < proposals.size(); ++i) {
+      if (proposals[i] < CallOrder::kLatest) continue;
+      throw TicketFailure(
+          broken_order(group.ranks[i + 1], "proposed the time", proposals[i]));
+    }
     own.number = order_.decide(proposals, group.first());
     own.id = groups_.id_of(group.id);
   }
@@ -238,17 +252,34 @@ void NcclQueue::add(std::shared_ptr<NcclCall> call, std::uint64_t proposal,
                     std::span<const std::byte> answer) {
   NumberAnswer given;
   std::memcpy(&given, answer.data(), sizeof given);
+  const NcclGroup& group = call->group();
   std::optional<Status> failed;
   {
     const LockGuard lock(mutex_);
-    order_.settle(proposal, given.number);
-    failed = groups_.failure_of(call->group());
-    if (!failed) {
+    failed = groups_.failure_of(group);
+    if (!failed) failed = why_refused(group, proposal, given.number);
+    if (failed) {
+      order_.withdraw(proposal);
+      groups_.fail(group.id, *failed);
+    } else {
+      order_.settle(proposal, given.number);
       numbered_.emplace(given.number, Numbered{call, given.id});
-      changed_.notify_all();
     }
+    changed_.notify_all();
   }
   if (failed) call->set_failed(*failed);
+}
+
+// Returns the failure of a call whose number cannot be that of a call of its group.
+std::optional<Status> NcclQueue::why_refused(const NcclGroup& group,
+                                             std::uint64_t proposal,
+                                             CallNumber number) const {
+  if (!CallOrder::is_possible(proposal, number) || number.first != group.first()) {
+    return broken_order(group.first(), "gave a call the number", number.time);
+  }
+  // A call whose number is above this proposal has not been issued.
+  if (!numbered_.contains(number)) return std::nullopt;
+  return broken_order(group.first(), "gave two calls the number", number.time);
 }
 
 // --- The thread ----------------------------------------------------------------------

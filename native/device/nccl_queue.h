@@ -104,6 +104,8 @@ class NcclQueue final : public FailureWatcher,
   NcclQueue(std::shared_ptr<const NcclLibrary> library,
             std::shared_ptr<const CudaDevice> device, int rank, bool awaits_device);
   bool has_next() const REQUIRES(mutex_);
+  std::optional<Status> why_refused(const NcclGroup& group, std::uint64_t proposal,
+                                    CallNumber number) const REQUIRES(mutex_);
   bool has_failed(const NcclGroup& group) const;
   void fail(std::uint64_t group, const Status& status);
   void fail_all(const Status& status);

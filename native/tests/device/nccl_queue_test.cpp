@@ -306,6 +306,53 @@ TEST(nccl_queue, issues_what_follows_a_call_that_fails_after_its_proposal) {
   CHECK(awaited_outcome(*next[0]).ok());
 }
 
+TEST(nccl_queue, fails_the_group_whose_first_member_gives_a_number_twice) {
+  Queues queues;
+  const CallOfRanks first = queues.make_all(1);
+  const CallOfRanks second = queues.make_all(2);
+  Queues::propose(first);
+  const AnswerBytes answer = Queues::decide(second, Queues::propose(second));
+  first[1]->take_answer(answer);
+  second[1]->take_answer(answer);
+  const Status failed = awaited_outcome(*second[1]);
+  CHECK(failed.code == Code::kInternal);
+  CHECK(failed.text.starts_with("rank 0 gave two calls the number 4, which breaks"));
+  CHECK_EQ(failed.rank, 0);
+  CHECK(!awaited_outcome(*first[1]).ok());
+  CHECK(!awaited_outcome(*queues.make(1, 3)).ok());
+}
+
+TEST(nccl_queue, fails_the_group_of_a_call_with_an_impossible_number) {
+  for (const std::uint64_t time : {std::uint64_t{2}, UINT64_MAX}) {
+    Queues queues;
+    const CallOfRanks calls = queues.make_all(1);
+    AnswerBytes answer = Queues::number(calls);
+    std::memcpy(answer.data(), &time, sizeof time);
+    calls[1]->take_answer(answer);
+    const Status failed = awaited_outcome(*calls[1]);
+    CHECK(failed.text.starts_with("rank 0 gave a call the number " +
+                                  std::to_string(time) + ", which breaks"));
+    CHECK(queues.failure_of(1, {0, 1}).has_value());
+  }
+}
+
+TEST(nccl_queue, gives_no_number_after_an_impossible_proposal) {
+  Queues queues(3);
+  const CallOfRanks calls = queues.make_among({0, 1, 2}, 1);
+  try {
+    Queues::decide(calls, {2, UINT64_MAX});
+    CHECK(false);
+  } catch (const TicketFailure& failure) {
+    CHECK(failure.status().text.starts_with(
+        "rank 2 proposed the time 18446744073709551615, which breaks"));
+    CHECK_EQ(failure.status().rank, 2);
+  }
+  // The clock goes on.
+  const CallOfRanks next = queues.make_among({0, 1}, 1);
+  Queues::take(next, Queues::number(next));
+  for (const auto& call : next) CHECK(awaited_outcome(*call).ok());
+}
+
 TEST(nccl_queue, ends_the_communicator_of_a_group_that_is_forgotten) {
   Queues queues(3);
   const CallOfRanks calls = queues.make_among({0, 1}, 1);
