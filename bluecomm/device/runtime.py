@@ -19,6 +19,9 @@ class DeviceRuntime(Protocol):
     def count(self) -> int:
         """Return the number of CUDA devices that the process sees."""
 
+    def is_in_use(self) -> bool:
+        """Return whether this process may have streams other than the default ones."""
+
     def index_of(self, tensor: torch.Tensor) -> int | None:
         """Return the number of a tensor's CUDA device, or ``None`` if it has none."""
 
@@ -89,6 +92,9 @@ class TorchRuntime(DeviceRuntime):
 
     def count(self) -> int:
         return torch.cuda.device_count()
+
+    def is_in_use(self) -> bool:
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
         return tensor.device.index if tensor.is_cuda else None

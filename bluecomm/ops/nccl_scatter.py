@@ -167,11 +167,20 @@ class NcclScatter:
 def _known_device(
     comm: Communicator, parts: RootParts | None, out: torch.Tensor | None
 ) -> Staging | None:
-    """Return the staging of this member's GPU, if it is known before the root tells."""
+    """Return the staging of this member's GPU, if it is known before the root tells.
+
+    A process that has not used CUDA does not start it before the root tells. It has no
+    current stream but the default one.
+    """
     if parts is not None:
         return parts.staging
     given = None if out is None else staging_of(out)
-    return given or comm.world.nccl_calls.staging
+    if given := given or comm.world.nccl_calls.staging:
+        return given
+    if current_runtime().is_in_use():
+        with contextlib.suppress(RuntimeError):  # raised if the parts are on a GPU
+            return _own_device(comm)
+    return None
 
 
 def _own_device(comm: Communicator) -> Staging:

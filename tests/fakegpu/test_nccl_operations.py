@@ -185,6 +185,34 @@ def test_operations_go_through_nccl():
     assert found == [sorted(every), sorted(every), sorted(alone)]
 
 
+def scatter_first() -> tuple[list[float], list[bool]]:
+    """Return a part, and whether its memory belongs to the stream of the start.
+
+    The scatter is the first call through NCCL, so its device is not known yet.
+    """
+    memory = this_memory()
+    parts = None
+    stream, empty = memory.new_stream(), memory.empty
+    are_of_start = []
+
+    def note(*arguments):
+        are_of_start.append(memory.current_stream == stream)
+        return empty(*arguments)
+
+    with mock.patch.object(memory, "empty", note):
+        with memory.on_stream(stream):
+            if bf.rank() == 0:
+                parts = [torch.full((3,), float(rank)) for rank in range(RANKS)]
+            handle = bf.scatter_nonblocking(parts, 0)
+        part = handle.wait()
+    return part.tolist(), are_of_start
+
+
+def test_a_part_belongs_to_the_stream_of_the_start():
+    found = run_ranks_on_gpus(RANKS, scatter_first, environment=NCCL)
+    assert found[1:] == [([rank] * 3, [True]) for rank in range(1, RANKS)]
+
+
 def begin_again(*, unlike: bool) -> tuple[str, list[float]]:
     """Return what the ranks choose when they meet with their GPUs, and a sum."""
     if unlike and bf.rank() == 1:

@@ -42,12 +42,15 @@ class FakeRuntime:
     def count(self) -> int:
         return made("cuDeviceGetCount", kind=ctypes.c_int)
 
+    def is_in_use(self) -> bool:
+        return True
+
     def index_of(self, tensor: torch.Tensor) -> int | None:
         return self.memory.ordinal if self.memory.holds(tensor) else None
 
     def current_stream(self, index: int) -> int:
-        assert index == self.memory.ordinal
-        return self.memory.current_stream
+        # Tests make streams on one device only.
+        return self.memory.current_stream if index == self.memory.ordinal else 0
 
     def empty(
         self, shape: Sequence[int], dtype: torch.dtype, index: int
@@ -60,8 +63,7 @@ class FakeRuntime:
         return self.memory.at(address, nbytes)
 
     def stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
-        assert index == self.memory.ordinal
-        return _StreamContext(self.memory, self.memory.current_stream)
+        return _StreamContext(self.memory, self.current_stream(index))
 
     def side_stream_context(self, index: int) -> contextlib.AbstractContextManager[Any]:
         assert index == self.memory.ordinal
