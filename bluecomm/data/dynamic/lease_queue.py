@@ -190,7 +190,10 @@ class LeaseQueue:
             self._changed.wait_for(self._has_news, self._beat_s)
             self._changed.wait_for(self._is_urgent, _REST_S)
             if self._is_over:
-                # The others may have gone on to the next epoch, or ended.
+                # The others may have gone on to the next epoch, or ended. They have
+                # finished what this rank had not finished before.
+                self._report_repeats(len(self._finished))
+                self._finished = []
                 self._answered = self._asked
                 self._changed.notify_all()
                 return not self._is_closing
@@ -204,14 +207,7 @@ class LeaseQueue:
             wants=wants,
             round_number=number if self._in_rounds else None,
         )
-        if reply["refused"]:
-            _log.warning(
-                "%s: rank %s was silent for so long that others use %s again; pass a "
-                "longer lease_s if its steps take that long",
-                self._user,
-                self._cell.holder,
-                count(len(reply["refused"]), "batch", "batches"),
-            )
+        self._report_repeats(len(reply["refused"]))
         if is_last:
             if not reply["is_over"]:
                 self._asker.leave()
@@ -226,6 +222,17 @@ class LeaseQueue:
             self._answered = asked
             self._changed.notify_all()
         return True
+
+    def _report_repeats(self, batches: int) -> None:
+        """Warn of batches that this rank has finished after they had returned."""
+        if batches:
+            _log.warning(
+                "%s: rank %s was silent for so long that others use %s again; pass a "
+                "longer lease_s if its steps take that long",
+                self._user,
+                self._cell.holder,
+                count(batches, "batch", "batches"),
+            )
 
     def _has_news(self) -> bool:
         may_ask = self._has_time and not self._is_over

@@ -79,6 +79,20 @@ def test_a_rank_that_asks_during_the_last_request_hears_of_the_end():
             queue.close()  # wakes it in any case
 
 
+def test_a_silent_rank_that_hears_of_the_end_first_reports_its_batch(caplog):
+    cell = LocalCell(RecordLedger.begin(1).state)
+    asker = Asker(cell, 1, DEADLINE_S)
+    queue = LeaseQueue(cell, asker, in_rounds=False, lease_s=DEADLINE_S, user="test")
+    lease = queue.ready()
+    other = {"holder": "1", "ranks": 2, "batch_size": 1, "lost": [cell.holder]}
+    again = cell.call({**other, "number": 1, "wants": True})["granted"]
+    cell.call({**other, "number": 2, "finished": [again["id"]]})
+    assert queue.ready() is None
+    queue.finish(lease)
+    queue.close()
+    assert "was silent for so long that others use 1 batch again" in caplog.text
+
+
 class Clock:
     def __init__(self):
         self.now = 0.0
