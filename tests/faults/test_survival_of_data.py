@@ -35,7 +35,13 @@ for number, lost in enumerate(victims):
     for step, batch in enumerate(loader):
         if bf.rank() in lost and step == 2:
             print(json.dumps({"pass": number, "dead": True, "used": used}), flush=True)
+            open(f"lost-{number}-{bf.rank()}", "w").close()
             os.kill(os.getpid(), action)
+        # Fast ranks could take all records before a slow one gets its third batch.
+        while step == 2 and not all(
+            os.path.exists(f"lost-{number}-{each}") for each in lost
+        ):
+            time.sleep(0.01)
         used += batch.tolist()
         if not uneven:
             bf.allreduce(torch.ones(1))
@@ -84,20 +90,24 @@ def test_the_others_use_all_records(how, end, size, victims, tmp_path):
         assert "Traceback" not in job.err
 
 
-# Rank 2 is stopped while it holds records. The others go on when it continues. They do
-# not wait for a core as long as a lease lasts.
+# Rank 2 is stopped while it holds records. It continues when the others have used them.
+# The others do not wait for a core as long as a lease lasts.
 SILENT = """
-import os, signal, torch
+import os, signal, time, torch
 import bluecomm as bf
 bf.init()
 loader = bf.data.DataLoader(
-    torch.arange(60), 4, partition="dynamic", uneven=True, lease_s=3.0, num_workers=0
+    torch.arange(60), 4, partition="dynamic", uneven=True, lease_s=8.0, num_workers=0
 )
 used = []
 for step, batch in enumerate(loader):
     if bf.rank() == 2 and step == 0:
         print("stops", os.getpid(), batch.tolist(), flush=True)
+        open("holds", "w").close()
         os.kill(os.getpid(), signal.SIGSTOP)
+    # Fast ranks could take all records before a slow one gets any.
+    while not os.path.exists("holds"):
+        time.sleep(0.01)
     used += batch.tolist()
 print("used", used, flush=True)
 bf.barrier()
