@@ -148,7 +148,12 @@ class ErrorFeedback:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the residuals by name, for a checkpoint of this rank."""
-        return {name: one.clone() for name, one in self._residuals.items()}
+        state = {}
+        for name, residual in self._residuals.items():
+            state[name] = residual.clone()
+            if (staging := staging_of(residual)) is not None:
+                staging.keep_for_stream(residual)  # perhaps another has allocated it
+        return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace all residuals by copies of ``state``, which may be empty."""

@@ -55,6 +55,9 @@ class BlockingStaging(Staging):
     def follow_streams(self, streams: Iterable[int]) -> None:
         pass
 
+    def keep_for_stream(self, memory: object) -> None:
+        pass
+
     def new_future(self) -> torch.futures.Future[Any]:
         return torch.futures.Future()
 

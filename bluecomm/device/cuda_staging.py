@@ -203,6 +203,10 @@ class CudaStaging(Staging):
         for stream in {*streams} - {current}:
             self._device.wait_for(self._device.point_behind(stream), current)
 
+    def keep_for_stream(self, memory: object) -> None:
+        if (point := self.point()) is not None:
+            self.keep(point, memory)
+
     def new_future(self) -> torch.futures.Future[Any]:
         return runtime.current_runtime().new_future(self._index)
 

@@ -117,6 +117,20 @@ class Staging(abc.ABC):
         """
 
     @abc.abstractmethod
+    def keep_for_stream(self, memory: object) -> None:
+        """Keep memory until the current stream has finished its work so far.
+
+        Torch lends the memory of a tensor again in the order of the stream that has
+        allocated it, which perhaps does not wait for the current one.
+
+        Args:
+            memory: Objects that the work uses.
+
+        Raises:
+            RuntimeError: As in ``to_host``.
+        """
+
+    @abc.abstractmethod
     def new_future(self) -> torch.futures.Future[Any]:
         """Return a future whose callbacks compute on a stream of their own."""
 

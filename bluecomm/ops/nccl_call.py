@@ -218,9 +218,8 @@ def send_through_nccl(
             raise error_of(failed)
         work.complete(tickets.without(ranks) if is_repeated else ())
         result = finish(number)
-        if stream != started_on and (point := staging.point()) is not None:
-            # Torch would lend memory on the way to the stream of the start again.
-            staging.keep(point, work)
+        if stream != started_on:
+            staging.keep_for_stream(work)
         return result
 
     # In a job that survives losses, the members that are left have another group.

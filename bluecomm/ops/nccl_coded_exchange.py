@@ -208,10 +208,8 @@ class NcclCodedExchange:
         faults = self._pieces.faults_in(results).contiguous()
         self._faults = self._staging.to_host(faults)
         self._pieces.decode(results, into)
-        if (point := self._staging.point()) is not None:
-            # Otherwise torch could give the memory to later work of the side stream,
-            # which does not wait for the decoding.
-            self._staging.keep(point, results)
+        # The side stream, which has allocated it, does not wait for the decoding.
+        self._staging.keep_for_stream(results)
 
     def flags(self) -> torch.Tensor | None:
         """Return the flags of all ranks' messages, after a wait for the device.

@@ -9,7 +9,6 @@ import abc
 
 import torch
 
-from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.optim.algorithm import Context
 from bluecomm.optim.buckets.gradient_message import message_of
@@ -118,10 +117,8 @@ class SplitExchange(GradientExchange):
             return
         with torch.no_grad():
             values.copy_(self._compression.decompress(result, self._kept))
-        assert isinstance(staging, CudaStaging)
-        if (point := staging.point()) is not None:
-            # Torch would lend the memory to the stream of the hook again.
-            staging.keep(point, result)
+        assert staging is not None
+        staging.keep_for_stream(result)  # which the stream of the hook has allocated
 
     def abandon(self) -> None:
         self._both.abandon()

@@ -498,6 +498,25 @@ def test_a_loaded_residual_is_not_written_while_another_stream_reads_it(device):
     assert feedback.state_dict()["x"].tolist() == [0.0] * 4
 
 
+def test_a_residual_is_not_freed_while_its_state_is_copied(device):
+    """The codec adds on a stream of bluecomm's, and a state is saved on another."""
+    codec, feedback = ScaledSign(), ErrorFeedback()
+    code = torch.empty(codec.encoded_nbytes(4, torch.float32), dtype=torch.uint8)
+    values = torch.tensor([1.0, -3.0] * 2)
+    where = staging_of(code)
+    written = where.point()
+    with where.side_stream_context():
+        where.follow(written)
+        feedback.start_encode(codec, "x", values, code)
+        encoded = where.point()
+    where.follow(encoded)
+    saved = feedback.state_dict()
+    del feedback
+    call("cuCtxSynchronize")
+    assert load().violations() == []
+    assert saved["x"].tolist() == [-1.0, -1.0] * 2
+
+
 def send_infinities() -> None:
     """Have rank 1 send infinities in its second step; all ranks are told."""
     for options, match in (

@@ -34,6 +34,9 @@ class HostStaging(Staging):
     def follow_streams(self, streams):
         pass
 
+    def keep_for_stream(self, memory):
+        pass
+
     def new_future(self):
         return torch.futures.Future()
 
