@@ -21,7 +21,14 @@ from tests.support.own_pace import (
     train_with_stops,
 )
 from tests.support.ranks import run_ranks
-from tests.support.training import OPTIMIZERS, backward, flatten, make_model, unflatten
+from tests.support.training import (
+    OPTIMIZERS,
+    backward,
+    flatten,
+    make_model,
+    tolerance_of,
+    unflatten,
+)
 
 pytestmark = pytest.mark.mp
 
@@ -99,6 +106,7 @@ class Rank:
     def __init__(self, number, case):
         kind, name, _, self.passes = CASES[case]
         self.number = number
+        self.tolerance = tolerance_of(kind)
         self.model = make_model(kind, 0)
         self.optimizer = OPTIMIZERS[name](self.model.parameters())
 
@@ -128,7 +136,7 @@ class Rank:
             elif step < warmup_steps - 1:
                 continue
             yield from self.follow(events, rounds)
-            torch.testing.assert_close(flatten(self.model), got)
+            torch.testing.assert_close(flatten(self.model), got, **self.tolerance)
         yield from self.follow(last, rounds)
 
 
@@ -158,7 +166,7 @@ def test_each_step_follows_the_formula(case):
     ]
     take_turns(trainings)
     for rank, (_, _, end) in zip(ranks, of_ranks, strict=True):
-        torch.testing.assert_close(flatten(rank.model), end)
+        torch.testing.assert_close(flatten(rank.model), end, **rank.tolerance)
         assert torch.equal(end, of_ranks[0][2])
     # Rank 2 went on while the others had finished and served it.
     assert len(rounds) >= 2

@@ -8,7 +8,7 @@ from torch import nn
 
 import bluecomm as bf
 from tests.support.ranks import run_ranks
-from tests.support.training import backward, flatten, make_model
+from tests.support.training import backward, flatten, make_model, tolerance_of
 
 pytestmark = pytest.mark.mp
 
@@ -117,10 +117,9 @@ def test_each_step_follows_the_formula(case, trained):
                     average(moments)
         for (model, optimizer, _), of_rank in zip(ranks, trained, strict=True):
             got = of_rank[case][0][step]
-            tolerance = (
-                {"rtol": 1e-5, "atol": 1e-6} if "mixed" in CASES[case][0] else {}
+            torch.testing.assert_close(
+                got, state_of(model, optimizer), **tolerance_of(CASES[case][0])
             )
-            torch.testing.assert_close(got, state_of(model, optimizer), **tolerance)
 
 
 @pytest.mark.parametrize("case", CASES)

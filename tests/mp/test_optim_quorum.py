@@ -20,7 +20,14 @@ from tests.support.own_pace import (
     train_with_stops,
 )
 from tests.support.ranks import run_ranks
-from tests.support.training import OPTIMIZERS, backward, flatten, make_model, unflatten
+from tests.support.training import (
+    OPTIMIZERS,
+    backward,
+    flatten,
+    make_model,
+    tolerance_of,
+    unflatten,
+)
 
 pytestmark = pytest.mark.mp
 
@@ -113,6 +120,7 @@ class Rank:
     def __init__(self, number, case):
         kind, name, _, self.passes = CASES[case]
         self.number = number
+        self.tolerance = tolerance_of(kind)
         self.model = make_model(kind, 0)
         self.optimizer = OPTIMIZERS[name](self.model.parameters())
         self.base = flatten(self.model)
@@ -142,7 +150,7 @@ class Rank:
             self.optimizer.step()
             self.steps += 1
             yield from self.follow(events)
-            torch.testing.assert_close(flatten(self.model), got)
+            torch.testing.assert_close(flatten(self.model), got, **self.tolerance)
         yield from self.follow(last)
 
 
@@ -190,7 +198,7 @@ def test_each_step_follows_the_formula(case, trained):
     ]
     take_turns(turns)
     for rank, (_, _, end, _) in zip(ranks, of_ranks, strict=True):
-        torch.testing.assert_close(flatten(rank.model), end)
+        torch.testing.assert_close(flatten(rank.model), end, **rank.tolerance)
         assert torch.equal(end, of_ranks[0][2])
     quorum = CASES[case][2] or 2
     assert all(len(closed.members) >= quorum for closed in rounds)
