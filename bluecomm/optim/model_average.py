@@ -137,7 +137,8 @@ def consensus_distance(
     """Return how far the ranks' models are from their average.
 
     ``sqrt(1/n * sum_i |x_i - mean_j x_j|^2)`` over all parameters that are not local
-    (``mark_local``); 0 if all are equal.
+    (``mark_local``). If all models are equal it is 0, except for the rounding of the
+    mean.
 
     Collective.
 

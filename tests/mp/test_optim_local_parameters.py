@@ -131,7 +131,8 @@ def keep_experts():
     assert len(state) == 2 + 7 * rank
     bf.broadcast_parameters(model, 2)
     check(2.0)
-    assert bf.consensus_distance(model) == 0
+    # The mean of three equal numbers may have another last bit.
+    assert bf.consensus_distance(model) == pytest.approx(0, abs=1e-6)
     bf.average_model(model, average_buffers=True)
     bf.allreduce_parameters(model)
     check(2.0)
@@ -230,7 +231,7 @@ def run_the_example(program):
     namespace = runpy.run_path(program)
     found = namespace["model"]
     before = values(found[1].expert)
-    assert bf.consensus_distance(found) == 0
+    assert bf.consensus_distance(found) == pytest.approx(0, abs=1e-6)
     first = bf.allgather(torch.cat([p.flatten() for p in before])[None])
     assert len(first.unique(dim=0)) == bf.size()
     return namespace["loss"].item(), follow_one_process(namespace["Moe"])
