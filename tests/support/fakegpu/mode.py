@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -21,10 +22,14 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+import bluecomm
 from tests.support.fakegpu.tensors import DeviceMemory, is_composed
 
-_TESTS = str(Path(__file__).parents[2])
+# Tests, and programs that they write.
+_PROGRAMS = (str(Path(__file__).parents[2]), tempfile.gettempdir())
 _SUPPORT = str(Path(__file__).parent)
+# These may be there, too.
+_NO_PROGRAMS = (_SUPPORT, str(Path(bluecomm.__file__).parent))
 # These share their argument's memory, although their schemas do not say so.
 _VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
 # These return what depends on values of the device, so torch waits for it.
@@ -360,6 +365,6 @@ def _is_test(frame: FrameType | None) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and file != __file__:
-            return file.startswith(_TESTS) and not file.startswith(_SUPPORT)
+            return file.startswith(_PROGRAMS) and not file.startswith(_NO_PROGRAMS)
         frame = frame.f_back
     return False
