@@ -735,6 +735,7 @@ class Window(metaclass=_PybindType):
         kept: dict[int, _Kept],
         keep: _Kept,
         is_sum: bool = False,  # see WindowPut
+        summed: Sequence[int] = (),
     ) -> int:
         """Put values into the targets' windows.
 

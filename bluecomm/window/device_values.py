@@ -107,7 +107,7 @@ class DeviceValues:
         x: torch.Tensor,
         targets: Pairs,
         with_p: bool,
-        submit: Callable[[Pairs], int],
+        submit: Callable[[Pairs, Sequence[int]], int],
         publish_sum: Callable[[tuple[int, float]], bool],
         operation: str,
         limit_s: float,
@@ -115,7 +115,8 @@ class DeviceValues:
         """Add a value to those that are pending at targets; see ``put``.
 
         Args:
-            submit: As for ``put``; it gets the targets at which no value was pending.
+            submit: As for ``put``; it gets the targets at which no value was pending,
+                and those that share memory and already have the sum.
             publish_sum: Asks a target on another machine to publish the sum; returns
                 whether the value was still pending.
         """
@@ -133,18 +134,17 @@ class DeviceValues:
                 sums.append((rank, weight, pending))
             if sums:
                 self._finish(operation, limit_s)
-            summed = {
-                rank
-                for rank, weight, pending in sums
-                if (
-                    self._native.publish_sum(rank, *pending, weight, with_p)
-                    if self._native.shares_mailbox(rank)
-                    else publish_sum((rank, weight))
-                )
-            }
-            rest = [(rank, weight) for rank, weight in targets if rank not in summed]
+            summed, answered = [], []
+            for rank, weight, pending in sums:
+                if not self._native.shares_mailbox(rank):
+                    if publish_sum((rank, weight)):
+                        answered.append(rank)
+                elif self._native.publish_sum(rank, *pending, weight, with_p):
+                    summed.append(rank)
+            have = {*summed, *answered}
+            rest = [(rank, weight) for rank, weight in targets if rank not in have]
             self._fill(x, rest, operation, limit_s)
-            return submit(rest)
+            return submit(rest, summed)
 
     def get(
         self,

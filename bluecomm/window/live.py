@@ -157,7 +157,9 @@ class LiveWindow:
         """
         with_p = self.carries_p
 
-        def submit(targets: Sequence[tuple[int, float]]) -> int:
+        def submit(
+            targets: Sequence[tuple[int, float]], summed: Sequence[int] = ()
+        ) -> int:
             return self.native.put(
                 source.data_ptr() if self.device is None else 0,
                 targets,
@@ -167,6 +169,7 @@ class LiveWindow:
                 blocking,
                 kept,
                 keep,
+                summed=summed,
             )
 
         def publish_sum(target: tuple[int, float]) -> bool:

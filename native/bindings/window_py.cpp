@@ -83,14 +83,15 @@ class PyWindow {
   }
 
   RequestId put(std::uintptr_t address, Window::Weights targets, bool accumulates,
-                bool with_p, bool is_sum, double timeout_s, bool blocking,
-                RequestId id) {
+                bool with_p, bool is_sum, std::vector<int> summed, double timeout_s,
+                bool blocking, RequestId id) {
     const WindowPut call{memory_at(address, window_->config().nbytes),
                          std::move(targets),
                          accumulates,
                          with_p,
                          0.0,
-                         is_sum};
+                         is_sum,
+                         std::move(summed)};
     return bluecomm::put(engine_.use(), window_, call, deadline_after(timeout_s),
                          blocking, id);
   }
@@ -127,8 +128,9 @@ class PyWindow {
 
   bool publish_sum(int target, std::uint64_t word, std::uint32_t slot, double weight,
                    bool with_p) {
-    return bluecomm::publish_sum(engine_.use(), window_,
-                                 {target, {word, slot}, weight, with_p});
+    static_cast<void>(engine_.use());
+    return window_->publish_sum(target, {word, slot},
+                                {with_p ? weight * window_->p() : 0.0, with_p});
   }
 
   void publish(std::uintptr_t own) {
@@ -177,10 +179,11 @@ RequestId exchange(PyWindow& self, bool blocking, py::dict& kept,
 
 RequestId put(PyWindow& self, std::uintptr_t address, Window::Weights targets,
               bool accumulates, bool with_p, double timeout_s, bool blocking,
-              py::dict kept, const py::object& keep, bool is_sum) {
+              py::dict kept, const py::object& keep, bool is_sum,
+              std::vector<int> summed) {
   return exchange(self, blocking, kept, keep, [&](RequestId id) {
-    return self.put(address, std::move(targets), accumulates, with_p, is_sum, timeout_s,
-                    blocking, id);
+    return self.put(address, std::move(targets), accumulates, with_p, is_sum,
+                    std::move(summed), timeout_s, blocking, id);
   });
 }
 
@@ -236,7 +239,7 @@ void register_window(py::module_& module) {
       .def_property_readonly("is_busy", unlocked(&PyWindow::is_busy))
       .def("put", &put, arg("address"), arg("targets"), arg("accumulates"),
            arg("with_p"), arg("timeout_s"), arg("blocking"), arg("kept"), arg("keep"),
-           arg("is_sum") = false)
+           arg("is_sum") = false, arg("summed") = std::vector<int>())
       .def("shares_mailbox",
            [](PyWindow& self, int rank) { return self.window().shares_mailbox(rank); })
       .def("was_published",

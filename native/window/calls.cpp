@@ -30,29 +30,23 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
       deadline);
   WindowPut rest{call.x, {}, call.accumulates, call.with_p, 0.0, call.is_sum};
   if (call.with_p) rest.p = window->p();
+  const std::size_t nbytes = window->config().value_nbytes();
+  for (const int rank : call.summed) {
+    stats.exchanged(request, rank, Direction::kSent, nbytes);
+  }
   for (const auto& [rank, weight] : call.targets) {
     const Window::DirectPut one{
         call.x, weight, call.accumulates, {weight * rest.p, call.with_p}};
     if (window->put_directly(rank, one)) {
-      stats.exchanged(request, rank, Direction::kSent, window->config().value_nbytes());
+      stats.exchanged(request, rank, Direction::kSent, nbytes);
     } else {
       rest.targets.emplace_back(rank, weight);
     }
   }
-  if (finish_direct(stats, request, call.targets.size(), rest.targets.size())) return 0;
+  const std::size_t targets = call.targets.size() + call.summed.size();
+  if (finish_direct(stats, request, targets, rest.targets.size())) return 0;
   host.start_put(std::make_shared<WindowRequest>(std::move(request)), rest, blocking);
   return id;
-}
-
-bool publish_sum(WindowHost& host, const std::shared_ptr<Window>& window,
-                 const WindowSum& sum) {
-  const Mailbox::Meta meta{sum.with_p ? sum.weight * window->p() : 0.0, sum.with_p};
-  if (!window->publish_sum(sum.target, sum.pending, meta)) return false;
-  const WindowRequest request(host.next_request_id(), RequestKind::kWinAccumulate,
-                              window, Clock::time_point::max());
-  host.wait_stats().exchanged(request, sum.target, Direction::kSent,
-                              window->config().value_nbytes());
-  return true;
 }
 
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,

@@ -41,17 +41,6 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowPut& call, Clock::time_point deadline, bool blocking,
               RequestId id = 0);
 
-// Publishes a sum that lies in the back slot; see Window::publish_sum(). It counts as
-// bytes, and not as a call, which is that of the put() after it.
-struct WindowSum {
-  int target = 0;
-  MailboxWriter::Pending pending;
-  double weight = 1.0;
-  bool with_p = false;
-};
-bool publish_sum(WindowHost& host, const std::shared_ptr<Window>& window,
-                 const WindowSum& sum);
-
 // Reads the in-neighbors' own values. Returns the same as put().
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowGet& call, Clock::time_point deadline, bool blocking,

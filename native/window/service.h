@@ -38,6 +38,9 @@ struct WindowPut {
   // For values that lie elsewhere, and targets that share no memory: whether the back
   // slots have the sums with the values that are pending there.
   bool is_sum = false;
+  // For values that lie elsewhere: further targets, at which Window::publish_sum() has
+  // already published the sum. They only count as bytes of the call.
+  std::vector<int> summed = {};
 };
 
 // The in-neighbors whose own values are read, each with its weight.

@@ -1,13 +1,6 @@
 // The statistics and the trace of an engine's operations.
 #include "request/wait_stats.h"
 
-#include <unistd.h>
-
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +8,7 @@
 
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/trace/trace_file.h"
 
 namespace bluecomm::test {
 namespace {
@@ -99,30 +93,11 @@ TEST(wait_stats, counts_failures) {
   CHECK_EQ(edge_of(stats, 1, Kind::kAllreduce).bytes_sent, 0U);
 }
 
-// The events of a trace file by type.
-std::map<EventType, std::vector<Event>> events_in(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  TraceHeader header;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  std::map<EventType, std::vector<Event>> events;
-  for (std::uint64_t i = 0; i < header.written; ++i) {
-    Event event;
-    const std::size_t at = kHeaderBytes + header.names_capacity +
-                           static_cast<std::size_t>(i) * sizeof event;
-    std::memcpy(static_cast<void*>(&event), bytes.data() + at, sizeof event);
-    events[event.type].push_back(event);
-  }
-  return events;
-}
-
 TEST(wait_stats, records_the_life_of_an_operation) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("wait_stats_test_" + std::to_string(::getpid())))
-                               .string();
+  const TraceFile file;
   EngineWorld world(2, {}, [&](int rank) -> std::shared_ptr<Recorder> {
     if (rank != 0) return nullptr;
-    return std::make_shared<Recorder>(path, 1 << 16, 0, 2);
+    return std::make_shared<Recorder>(file.path(), 1 << 16, 0, 2);
   });
   world.run([&](int rank, Engine& engine) {
     if (rank == 1) await_waiting(world.engine(0), 1);
@@ -130,19 +105,17 @@ TEST(wait_stats, records_the_life_of_an_operation) {
     std::vector<float> a(4, 1.0F);
     CHECK(run_call(engine, make_call(engine, Kind::kAllreduce, "a", a, a)).ok());
   });
-  auto events = events_in(path);
-  std::filesystem::remove(path);
-  REQUIRE(events[EventType::kEnqueue].size() == 1);
-  REQUIRE(events[EventType::kOperation].size() == 1);
-  REQUIRE(events[EventType::kHeader].size() == 1);
-  REQUIRE(events[EventType::kLate].size() == 1);
-  REQUIRE(events[EventType::kEdge].size() == 1);
-  CHECK_EQ(events[EventType::kBlocked].size(), 1U);
-  const Event call = events[EventType::kEnqueue][0];
-  const Event whole = events[EventType::kOperation][0];
-  const Event header = events[EventType::kHeader][0];
-  const Event wait = events[EventType::kLate][0];
-  const Event edge = events[EventType::kEdge][0];
+  REQUIRE(file.events(EventType::kEnqueue).size() == 1);
+  REQUIRE(file.events(EventType::kOperation).size() == 1);
+  REQUIRE(file.events(EventType::kHeader).size() == 1);
+  REQUIRE(file.events(EventType::kLate).size() == 1);
+  REQUIRE(file.events(EventType::kEdge).size() == 1);
+  CHECK_EQ(file.events(EventType::kBlocked).size(), 1U);
+  const Event call = file.events(EventType::kEnqueue)[0];
+  const Event whole = file.events(EventType::kOperation)[0];
+  const Event header = file.events(EventType::kHeader)[0];
+  const Event wait = file.events(EventType::kLate)[0];
+  const Event edge = file.events(EventType::kEdge)[0];
   CHECK_EQ(call.b, 16U);
   CHECK_EQ(call.operation, whole.operation);
   CHECK_EQ(call.name, whole.name);

@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/trace/trace_file.h"
 #include "tests/window/windows.h"
 
 namespace bluecomm::test {
@@ -20,6 +22,9 @@ constexpr int kFar = 2;
 // Stores the calls that it is asked to start.
 class FakeHost final : public WindowHost {
  public:
+  explicit FakeHost(std::shared_ptr<Recorder> recorder = nullptr)
+      : stats(3, std::move(recorder)) {}
+
   RequestId next_request_id() override { return ++last_id; }
   WaitStats& wait_stats() override { return stats; }
   void start_put(std::shared_ptr<WindowRequest> request, const WindowPut& call,
@@ -36,7 +41,7 @@ class FakeHost final : public WindowHost {
   }
 
   RequestId last_id = 0;
-  WaitStats stats{3, nullptr};
+  WaitStats stats;
   std::shared_ptr<WindowRequest> started;
   std::optional<WindowPut> put;
   std::optional<WindowGet> get;
@@ -125,6 +130,24 @@ TEST(window_calls, the_other_neighbors_are_asked) {
       edge_of(host.stats.edges(kShared), RequestKind::kWinAccumulate).messages_sent,
       1U);
   CHECK(host.stats.edges(kFar).empty());
+}
+
+TEST(window_calls, published_sums_are_bytes_of_the_put) {
+  const TraceFile file;
+  FakeHost host(std::make_shared<Recorder>(file.path(), 1 << 16, 0, 3));
+  Windows windows;
+  WindowPut call{{}, {}, true};
+  call.summed = {kShared};
+  CHECK_EQ(put(host, windows.mine, call, Clock::time_point::max(), true), 0U);
+  const auto edges = host.stats.edges(kShared);
+  CHECK_EQ(edge_of(edges, RequestKind::kWinAccumulate).bytes_sent, 8U);
+  REQUIRE(host.stats.kinds().size() == 1);
+  CHECK_EQ(host.stats.kinds()[0].second.calls, 1U);
+  REQUIRE(file.events(EventType::kOperation).size() == 1);
+  REQUIRE(file.events(EventType::kEdge).size() == 1);
+  CHECK_EQ(file.events(EventType::kCombine).size(), 1U);
+  CHECK_EQ(file.events(EventType::kEdge)[0].operation,
+           file.events(EventType::kOperation)[0].operation);
 }
 
 TEST(window_calls, a_get_reads_shared_values_and_asks_for_the_others) {

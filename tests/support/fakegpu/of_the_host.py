@@ -37,6 +37,7 @@ FILES = [
     "test_torch_collectives",
     "test_torch_point_to_point",
     "test_window_errors",
+    "test_window_observation",
     "test_windows",
 ]
 
