@@ -36,10 +36,14 @@ def _one_comes_too_late(folder):
         wait_until(lambda: _messages_from(0) >= before + 2, "rank 0 has not given up")
     else:
         hear(folder, "counted")
-    handle = bf.allreduce_nonblocking(torch.ones(2), name="x", timeout_s=limit_s)
-    if bf.rank() == 2:
-        say(folder, "started")
-    missed = outcome_of(handle.wait)
+
+    def call():
+        handle = bf.allreduce_nonblocking(torch.ones(2), name="x", timeout_s=limit_s)
+        if bf.rank() == 2:
+            say(folder, "started")
+        return handle.wait()
+
+    missed = outcome_of(call)
     again = outcome_of(lambda: bf.allreduce(torch.ones(2), name="x"))
     return missed, again
 
