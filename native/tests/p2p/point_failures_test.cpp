@@ -225,7 +225,7 @@ TEST(point_failures, close_fails_both_sides) {
   const RequestId waits = sender.submit(recv_call(sender, received, 1));
   Engine& receiver = world.engine(1);
   std::this_thread::sleep_for(5ms);
-  sender.close(1s);
+  sender.close(kDeadline);
   check_failure(finish(sender, send), Code::kClosed, "rank 0 shut down");
   check_failure(finish(sender, waits), Code::kClosed, "rank 0 shut down");
   check_failure(run_point(receiver, recv_call(receiver, received, 0)), Code::kClosed,
