@@ -8,21 +8,16 @@ these weights, and all gather the slices. docs/notes/nccl-backend.md has the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 import torch
 
-from bluecomm.device.staging import Staging
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_collective import Collective
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_slices import Slices
-from bluecomm.ops.nccl_steps import NcclStep, NcclSteps
-from bluecomm.runtime import Communicator
+from bluecomm.ops.nccl_steps import NcclStep, WorkInSteps
 from bluecomm.runtime import parameters as make_parameters
-
-if TYPE_CHECKING:
-    from bluecomm._native import Parameters
 
 # Inner products and weighted sums convert this many elements to float64 at once.
 _CHUNK = 1 << 22
@@ -31,65 +26,40 @@ _CHUNK = 1 << 22
 _ROUNDING = 1e-13
 
 
-def adasum_steps(
-    comm: Communicator,
-    staging: Staging,
-    dtype: str,
-    source: torch.Tensor,
-    result: torch.Tensor,
-    given: Parameters,
-    finish: Callable[[int], Any],
-    timeout_s: float | None,
-) -> NcclSteps:
-    """Return the calls of an Adasum.
+def adasum_steps(operation: DeviceOperation) -> WorkInSteps:
+    """Return the work of the calls of an Adasum.
 
-    Args:
-        comm: Members that take part.
-        staging: Staging of the device.
-        dtype: The engine's name of the element type.
-        source: Contiguous input.
-        result: Contiguous tensor for the result; it may be ``source``.
-        given: Parameters of the operation. Their splits are the lengths of the tensors
-            in ``source``.
-        finish: As for ``NcclSteps``.
-        timeout_s: As for ``NcclSteps``.
+    The splits of its parameters are the lengths of the tensors in its input.
     """
-    adasum = _Adasum(comm, staging, source, result, given)
-    return NcclSteps(
-        *(comm, staging, "allreduce", dtype, source.shape),
+    adasum, comm = _Adasum(operation), operation.comm
+    return WorkInSteps(
         adasum.slices.exchange(),
         [
             NcclStep("products", comm, adasum.products),
             NcclStep("spread", comm, adasum.spread),
         ],
-        *(finish, timeout_s),
     )
 
 
 class _Adasum:
     """The computations on this member's slice between the calls.
 
-    Arguments are those of ``adasum_steps``.
+    Args:
+        operation: As for ``adasum_steps``.
 
     Attributes:
         slices: The slices of the tensors.
     """
 
-    def __init__(
-        self,
-        comm: Communicator,
-        staging: Staging,
-        source: torch.Tensor,
-        result: torch.Tensor,
-        given: Parameters,
-    ) -> None:
+    def __init__(self, operation: DeviceOperation) -> None:
+        given, size = operation.parameters, operation.comm.size
         self._factor = given.prescale * given.postscale
-        self.slices = Slices(comm, staging, source, result)
-        lengths = given.splits or (source.numel(),)
+        self.slices = Slices(operation)
+        lengths = given.splits or (operation.source.numel(),)
         self._parts = list(self.slices.parts_of(lengths))
         # Inner products of each tensor. Elements behind the last tensor are only added.
-        shape = (len(lengths), comm.size, comm.size)
-        self._products = staging.empty(shape, torch.float64)
+        shape = (len(lengths), size, size)
+        self._products = operation.staging.empty(shape, torch.float64)
 
     @torch.no_grad()
     def products(self) -> Collective:

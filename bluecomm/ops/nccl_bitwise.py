@@ -5,20 +5,18 @@ The members exchange their values, and each member combines the values that it n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import torch
 
-from bluecomm.device.staging import Staging
+from bluecomm.ops.device_operation import DeviceOperation
+from bluecomm.ops.nccl_call import NcclWork
+from bluecomm.ops.nccl_completed_work import CompletedWork
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_reductions import rows_of_members
 from bluecomm.ops.nccl_slices import Slices
-from bluecomm.ops.nccl_steps import NcclStep, NcclSteps
+from bluecomm.ops.nccl_steps import NcclStep, WorkInSteps
 from bluecomm.runtime import Communicator
-
-if TYPE_CHECKING:
-    from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
 
 # The operations of torch, in place on their first argument.
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -38,64 +36,38 @@ def is_bitwise(op: str) -> bool:
     return op in _COMBINE
 
 
-class BitwiseReduction:
-    """A bitwise allreduce, reduce or reducescatter in one call.
+def bitwise_work(operation: DeviceOperation) -> NcclWork:
+    """Return the work of a bitwise allreduce, reduce or reducescatter in one call."""
+    comm, kind, given = operation.comm, operation.kind, operation.parameters
+    flat, members = operation.source.view(-1), range(comm.size)
+    sent = dict.fromkeys(members, (0, flat.numel()))
+    if kind == "reduce":
+        sent = {given.root: (0, flat.numel())}
+    elif kind == "reducescatter":
+        shape = operation.source.shape
+        begin, sent = 0, {}
+        for member, rows in enumerate(rows_of_members(comm, shape, given)):
+            sent[member] = begin, rows * shape[1:].numel()
+            begin += sent[member][1]
+    count = sent.get(comm.rank, (0, 0))[1]
+    senders = members if count else ()
+    exchange = RowExchange(
+        flat,
+        sent,
+        operation.staging.empty((len(senders) * count,), flat.dtype),
+        senders,
+        [count] * len(senders),
+        gathers=kind == "allreduce",
+        copies=(),
+    )
 
-    Args:
-        comm: Members that take part.
-        staging: Staging of the device.
-        kind: The engine's name of the operation.
-        source: Contiguous tensor on the device.
-        destination: Contiguous tensor for the result of this member. Unused on members
-            of a reduce other than the root.
-        given: Parameters of the operation.
-    """
-
-    def __init__(
-        self,
-        comm: Communicator,
-        staging: Staging,
-        kind: str,
-        source: torch.Tensor,
-        destination: torch.Tensor,
-        given: Parameters,
-    ) -> None:
-        self._op = given.op
-        self._destination = destination
-        flat, members = source.view(-1), range(comm.size)
-        sent = dict.fromkeys(members, (0, flat.numel()))
-        if kind == "reduce":
-            sent = {given.root: (0, flat.numel())}
-        elif kind == "reducescatter":
-            begin, sent = 0, {}
-            for member, rows in enumerate(rows_of_members(comm, source.shape, given)):
-                sent[member] = begin, rows * source.shape[1:].numel()
-                begin += sent[member][1]
-        self._count = sent.get(comm.rank, (0, 0))[1]
-        senders = members if self._count else ()
-        self._exchange = RowExchange(
-            flat,
-            sent,
-            staging.empty((len(senders) * self._count,), source.dtype),
-            senders,
-            [self._count] * len(senders),
-            gathers=kind == "allreduce",
-            copies=(),
-        )
-
-    def make_ticket(
-        self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
-    ) -> NcclCall:
-        """See ``NcclWork``."""
-        return self._exchange.make_ticket(queue, group, stream, limit_s)
-
-    @torch.no_grad()
-    def complete(self, gone: Collection[int]) -> None:
+    def combine() -> None:
         """Combine the values of the members that took part."""
-        self._exchange.complete(gone)
-        if self._count:
-            rows = self._exchange.result.view(-1, self._count)
-            self._destination.view(-1).copy_(_combined(self._op, rows))
+        if count:
+            rows = exchange.result.view(-1, count)
+            operation.result.view(-1).copy_(_combined(given.op, rows))
+
+    return CompletedWork(exchange, combine)
 
 
 def takes_slices(comm: Communicator, source: torch.Tensor) -> bool:
@@ -108,29 +80,16 @@ def takes_slices(comm: Communicator, source: torch.Tensor) -> bool:
     return is_large and not comm.is_repeated
 
 
-def bitwise_steps(
-    comm: Communicator,
-    staging: Staging,
-    dtype: str,
-    source: torch.Tensor,
-    result: torch.Tensor,
-    given: Parameters,
-    finish: Callable[[int], Any],
-    timeout_s: float | None,
-) -> NcclSteps:
-    """Return the calls of a bitwise allreduce; arguments as for ``adasum_steps``."""
-    slices = Slices(comm, staging, source, result)
+def bitwise_steps(operation: DeviceOperation) -> WorkInSteps:
+    """Return the work of the calls of a bitwise allreduce."""
+    slices = Slices(operation)
 
     @torch.no_grad()
     def spread() -> RowExchange:
-        slices.mine.copy_(_combined(given.op, slices.rows()))
+        slices.mine.copy_(_combined(operation.parameters.op, slices.rows()))
         return slices.spread()
 
-    return NcclSteps(
-        *(comm, staging, "allreduce", dtype, source.shape),
-        *(slices.exchange(), [NcclStep("spread", comm, spread)]),
-        *(finish, timeout_s),
-    )
+    return WorkInSteps(slices.exchange(), [NcclStep("spread", operation.comm, spread)])
 
 
 def _combined(op: str, rows: torch.Tensor) -> torch.Tensor:

@@ -11,23 +11,21 @@ the states.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-import torch
-
-from bluecomm.device.staging import Staging
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_call import NcclWork
 from bluecomm.ops.nccl_collective import Collective
 from bluecomm.ops.nccl_exchange import NcclExchange
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_reductions import NcclReductions
-from bluecomm.ops.nccl_steps import NcclStep, NcclSteps
+from bluecomm.ops.nccl_steps import NcclStep, WorkInSteps
 from bluecomm.ops.splits import share_of
-from bluecomm.runtime import Communicator, parameters
+from bluecomm.runtime import parameters
 
 if TYPE_CHECKING:
-    from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
+    from bluecomm._native import NcclCall, NcclGroup, NcclQueue
 
 
 class _Agreement:
@@ -45,44 +43,18 @@ class _Agreement:
         """See ``NcclWork``."""
 
 
-def hierarchy_steps(
-    comm: Communicator,
-    staging: Staging,
-    dtype: str,
-    source: torch.Tensor,
-    result: torch.Tensor,
-    weights: Parameters,
-    finish: Callable[[int], Any],
-    timeout_s: float | None,
-) -> NcclSteps:
-    """Return the calls of one operation.
+def hierarchy_steps(operation: DeviceOperation) -> WorkInSteps:
+    """Return the work of the calls of a hierarchical_neighbor_allreduce.
 
-    Args:
-        comm: Members that take part.
-        staging: Staging of the device.
-        dtype: The engine's name of the element type.
-        source: Contiguous tensor on the device.
-        result: Contiguous tensor for the result, apart from ``source``.
-        weights: Parameters of the operation, between machines.
-        finish: As for ``NcclSteps``.
-        timeout_s: As for ``NcclSteps``.
+    Its result is apart from its input, and its parameters have the weights between
+    machines.
     """
-    return NcclSteps(
-        *(comm, staging, "hierarchical_neighbor_allreduce", dtype, source.shape),
-        *(_Agreement(), _steps(comm, staging, dtype, source, result, weights)),
-        *(finish, timeout_s),
-    )
+    return WorkInSteps(_Agreement(), _later_steps(operation))
 
 
-def _steps(
-    comm: Communicator,
-    staging: Staging,
-    dtype: str,
-    source: torch.Tensor,
-    result: torch.Tensor,
-    weights: Parameters,
-) -> list[NcclStep]:
+def _later_steps(operation: DeviceOperation) -> list[NcclStep]:
     """Return the calls of this member that follow the agreement."""
+    comm, staging, _, dtype, source, result, weights = operation
     machine = comm.machine_group
     if machine.size == 1:
         alone = functools.partial(NcclExchange, staging, source, result, weights)

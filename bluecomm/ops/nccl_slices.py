@@ -7,34 +7,25 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from bluecomm.device.staging import Staging
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.splits import share_of
-from bluecomm.runtime import Communicator
 
 
 class Slices:
     """The slices of a tensor, of which each member has values of its own.
 
     Args:
-        comm: Members that take part.
-        staging: Staging of the device.
-        source: Contiguous input of this member.
-        result: Contiguous tensor for the result, as large; it may be ``source``.
+        operation: An allreduce.
 
     Attributes:
         mine: Contiguous memory of this member's slice of the result.
     """
 
-    def __init__(
-        self,
-        comm: Communicator,
-        staging: Staging,
-        source: torch.Tensor,
-        result: torch.Tensor,
-    ) -> None:
+    def __init__(self, operation: DeviceOperation) -> None:
+        comm, staging, source = operation.comm, operation.staging, operation.source
         self._members = range(comm.size)
-        self._source, self._result = source.view(-1), result.view(-1)
+        self._source, self._result = source.view(-1), operation.result.view(-1)
         count = source.numel()
         self._counts = [share_of(count, comm.size, one) for one in self._members]
         offsets = list(itertools.accumulate(self._counts, initial=0))

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from bluecomm.device.staging import Staging
 from bluecomm.errors import MismatchError
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import NcclWork, limit_of, make_nccl_call
 from bluecomm.ops.on_stream import OnStream
@@ -32,6 +32,18 @@ class NcclStep(NamedTuple):
     make_work: Callable[[], NcclWork]
 
 
+class WorkInSteps(NamedTuple):
+    """The work of the calls of one operation on one member.
+
+    Attributes:
+        first: Work of the first call, in which all members take part.
+        later: The calls that follow, at least one.
+    """
+
+    first: NcclWork
+    later: Sequence[NcclStep]
+
+
 class NcclSteps:
     """The calls of one operation on one member.
 
@@ -40,13 +52,8 @@ class NcclSteps:
     this object is made.
 
     Args:
-        comm: Members that take part.
-        staging: Staging of the device.
-        kind: The engine's name of the operation.
-        dtype: The engine's name of the element type.
-        shape: Shape of the input.
-        first: Work of the first call.
-        steps: The calls that follow, at least one.
+        operation: The operation.
+        steps: Its calls.
         finish: Makes the result, when the work of the last call is complete.
         timeout_s: Deadline that the caller gave.
 
@@ -59,28 +66,23 @@ class NcclSteps:
 
     def __init__(
         self,
-        comm: Communicator,
-        staging: Staging,
-        kind: str,
-        dtype: str,
-        shape: Sequence[int],
-        first: NcclWork,
-        steps: Sequence[NcclStep],
+        operation: DeviceOperation,
+        steps: WorkInSteps,
         finish: Callable[[int], Any],
         timeout_s: float | None,
     ) -> None:
-        self._comm = comm
-        self._staging = staging
-        self._kind = kind
-        self._dtype = dtype
-        self._shape = shape
-        self._steps = steps
+        self._comm = comm = operation.comm
+        self._staging = staging = operation.staging
+        self._kind = kind = operation.kind
+        self._dtype = operation.dtype
+        self._shape = operation.source.shape
+        self._steps = steps.later
         self._finish = finish
         self._budget = TimeBudget(limit_of(comm, kind, timeout_s))
         self._stream = staging.stream_context()
         # Names and members of the calls that have yet to be started.
         self._left: list[tuple[str, Communicator]] = []
-        self.first = self._call(comm, None, first, lambda _: None)
+        self.first = self._call(comm, None, steps.first, lambda _: None)
 
     def begin(self, first: Call[None]) -> Handle[Any]:
         """Start the operation with its first call, whose settings are complete."""

@@ -14,11 +14,13 @@ from bluecomm.device.values import copied_fast
 from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.nccl_call import concerned_by, make_nccl_call
-from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
+from bluecomm.ops.nccl_choice import goes_through_nccl, nccl_work
 from bluecomm.ops.nccl_gather import NcclGather, gathers_through_nccl
 from bluecomm.ops.nccl_several import steps_of
+from bluecomm.ops.nccl_steps import NcclSteps
 from bluecomm.ops.outputs import Out, stacked_outputs, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
@@ -86,19 +88,16 @@ def start(
                 result, end = _on_device(
                     staging, source, target, rows, may_overwrite=not is_kept
                 )
-                steps = steps_of(
-                    *(comm, staging, kind, dtype, source, result, parameters),
-                    *(end, timeout_s),
+                operation = DeviceOperation(
+                    comm, staging, kind, dtype, source, result, parameters
                 )
-                if steps is not None:
+                if (several := steps_of(operation)) is not None:
+                    steps = NcclSteps(operation, several, end, timeout_s)
                     call, begin = steps.first, steps.begin
                 else:
                     call = make_nccl_call(
                         *(comm, staging, kind, name, dtype, source.shape),
-                        nccl_work(
-                            *(comm, staging, kind, dtype, source, result, parameters)
-                        ),
-                        *(end, timeout_s),
+                        *(nccl_work(operation), end, timeout_s),
                     )
             else:
                 call = _staged_call(staging, kind, dtype, source, target, rows)

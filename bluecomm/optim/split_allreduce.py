@@ -11,7 +11,7 @@ import torch
 
 from bluecomm.device.staging import Staging
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking
-from bluecomm.ops.nccl_collective import goes_through_nccl
+from bluecomm.ops.nccl_choice import goes_through_nccl
 from bluecomm.ops.reduce_op import Adasum, ReduceOp, Sum, reduction
 from bluecomm.ops.refusal import refuse
 from bluecomm.ops.tensor import dtype_word

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from bluecomm.device.staging import Staging
+from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_call import NcclWork, send_through_nccl, uses_nccl
-from bluecomm.ops.nccl_collective import goes_through_nccl, nccl_work
+from bluecomm.ops.nccl_choice import goes_through_nccl, nccl_work
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_messages import Messages
 from bluecomm.ops.refusal import refuse_start
@@ -153,7 +154,9 @@ def device_call(
         result = staging.empty(destination.shape, destination.dtype)
         finish = both(written_back(destination, result), finish)
         destination = result
-    work = nccl_work(comm, staging, kind, dtype, source, destination, parameters)
+    work = nccl_work(
+        DeviceOperation(comm, staging, kind, dtype, source, destination, parameters)
+    )
     return DeviceCall(comm, staging, facts, tensors, work, finish)
 
 
