@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.device.staging import Staging
 from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.forms import NONBLOCKING, Form
@@ -48,11 +47,7 @@ class CodedExchange:
         comm: Ranks that take part, at least two.
         name: Prefix of the names of the two operations, which no other exchange has
             that may be under way: ranks start second halves in different orders.
-        numel: Number of values.
-        codec: The codec, which encodes float32.
-        head_nbytes: Bytes of a head.
-        feedback: Adds what codes lose to the values of the next round; for each piece
-            that this rank sends, and for the result that it owns. ``None``: it is lost.
+        pieces: Encodes, adds and decodes the values.
         staging: The device that encodes the values and decodes the results; see
             ``start_on_device``. ``None``: the host does. The sums are always added on
             the host.
@@ -63,19 +58,14 @@ class CodedExchange:
         self,
         comm: Communicator,
         name: str,
-        numel: int,
-        codec: Codec,
-        head_nbytes: int = 0,
-        feedback: ErrorFeedback | None = None,
+        pieces: CodedPieces,
         staging: Staging | None = None,
         first_name: str | None = None,
     ) -> None:
         self._comm = comm
         self._staging = staging
         self._names = first_name or f"{name}.pieces", f"{name}.results"
-        self._pieces = CodedPieces(
-            numel, codec, comm.size, comm.rank, head_nbytes, feedback
-        )
+        self._pieces = pieces
         # Operations in shared memory read these without a copy.
         nbytes = sum(self._pieces.message_nbytes)
         self._sent = shared_empty(nbytes, torch.uint8).zero_()

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from bluecomm.compression import Codec, Compressor, codec_of
-from bluecomm.device.staging import Staging
 from bluecomm.device.staging_table import staging_of
 from bluecomm.device.values import values_on_host
-from bluecomm.errors import MismatchError
 from bluecomm.ops.autograd.nodes import is_tracked
-from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.coded_pieces import pieces_of
-from bluecomm.ops.follow_up_name import next_turn
+from bluecomm.ops.compressed_agreement import CompressedAgreement
+from bluecomm.ops.compressed_call import CompressedCall, CompressedNames
 from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking
+from bluecomm.ops.host_compressed_allreduce import start_on_host
 from bluecomm.ops.nccl_call import uses_nccl
-from bluecomm.ops.nccl_compressed_allreduce import CompressedCall
+from bluecomm.ops.nccl_compressed_allreduce import start_through_nccl
 from bluecomm.ops.reduce_op import ReduceOp, choose
-from bluecomm.ops.refusal import (
-    Operation,
-    describe_refused,
-    is_marked,
-    refuse,
-    told,
-)
-from bluecomm.ops.tensor import as_input, new_output
+from bluecomm.ops.refusal import Operation, describe_refused, is_marked, refuse
+from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
-from bluecomm.runtime.chained_handle import ChainedHandle
-from bluecomm.runtime.handle import DoneHandle, GroupHandle, MappedHandle
+from bluecomm.runtime.handle import DoneHandle
 
 __all__ = ["compressed_allreduce", "compressed_allreduce_nonblocking"]
 
 # Values of a larger tensor are exchanged in slices, so that the network carries the
 # codes of one slice while others are encoded or decoded.
 _SLICE = 1 << 22
-
-# A head has a digest of the facts on which ranks must agree, and the facts in words, as
-# far as they fit.
-_HEAD_NBYTES = 256
-_DIGEST_NBYTES = 16
 
 
 def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
@@ -53,9 +39,9 @@ def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Opera
     tensor = arguments.get("tensor")
     staging = staging_of(tensor) if isinstance(tensor, torch.Tensor) else None
     if staging is not None and uses_nccl(comm, staging):
-        yield "allgather", _Names.of_next(comm, "allgather", name).first, None
+        yield "allgather", CompressedNames.of_next(comm, "allgather", name).first, None
     else:
-        yield from _Names.of_next(comm, "alltoall", name).refused()
+        yield from CompressedNames.of_next(comm, "alltoall", name).refused()
 
 
 @describe_refused(_refused)
@@ -126,95 +112,33 @@ def _compressed_allreduce(
         comm.world.check_usable()
         return DoneHandle(source.clone())
     staging = staging_of(source)
-    if staging is None or not uses_nccl(comm, staging):
-        if staging is not None:
-            with _refusing(comm, _refused(comm, {"name": name})):
-                source = _on_host(comm, source, timeout_s)
-        name = comm.name_for("compressed_allreduce", name)
-        names = _Names.of_next(comm, "alltoall", name)
-        agreement = _Agreement(comm, name, facts)
-        return _start_on_host(
-            *(comm, source, staging, codec, names, agreement, divisor, form, timeout_s)
-        )
+    through_nccl = staging is not None and uses_nccl(comm, staging)
+    if staging is not None and not through_nccl:
+        with _refusing(comm, _refused(comm, {"name": name})):
+            source = _on_host(comm, source, timeout_s)
     name = comm.name_for("compressed_allreduce", name)
-    names = _Names.of_next(comm, "allgather", name)
-    agreement = _Agreement(comm, name, facts)
+    call = CompressedCall(
+        *(comm, source, staging, codec),
+        CompressedNames.of_next(
+            comm, "allgather" if through_nccl else "alltoall", name
+        ),
+        CompressedAgreement(comm, name, facts),
+        *(_SLICE, divisor, timeout_s),
+    )
+    if not through_nccl:
+        return start_on_host(call, form)
 
     def on_host() -> Handle[torch.Tensor]:
-        later = names.of_later_exchange()
+        later = call.names.of_later_exchange()
         with _refusing(comm, later.refused()):
             values = _on_host(comm, source, timeout_s)
-            return _start_on_host(
-                *(comm, values, staging, codec, later, agreement, divisor),
-                *(NONBLOCKING, timeout_s),
-            )
+            return start_on_host(call._replace(source=values, names=later), NONBLOCKING)
 
-    call = CompressedCall(
-        *(comm, staging, source, codec, *names, _SLICE, divisor, timeout_s)
-    )
-    return call.start(agreement.head, agreement.check, on_host)
+    return start_through_nccl(call, on_host)
 
 
 compressed_allreduce = blocking(_compressed_allreduce)
 compressed_allreduce_nonblocking = nonblocking(_compressed_allreduce)
-
-
-def _start_on_host(
-    comm: Communicator,
-    source: torch.Tensor,
-    staging: Staging | None,
-    codec: Codec,
-    names: _Names,
-    agreement: _Agreement,
-    divisor: int,
-    form: Form,
-    timeout_s: float | None,
-) -> Handle[torch.Tensor]:
-    """Start a call whose values are on the host.
-
-    Args:
-        comm: Ranks that take part.
-        source: The values.
-        staging: Staging of the device to which the result goes; ``None`` if it stays on
-            the host.
-        codec: The codec.
-        names: Names of the operations.
-        agreement: Facts of the call.
-        divisor: Divisor of the sum.
-        form: How the operation was called.
-        timeout_s: Deadline that the caller gave.
-    """
-    if staging is None:
-        output = new_output(source)
-    else:
-        output = staging.empty_on_host(source.shape, source.dtype)
-    slices = (torch.split(one.view(-1), _SLICE) for one in (source, output))
-    parts = zip(*slices, strict=True)
-    handle = _start_slices(
-        comm,
-        [
-            _Slice(
-                CodedExchange(
-                    comm,
-                    f"{names.rest}.{number}",
-                    len(part),
-                    codec,
-                    0 if number else _HEAD_NBYTES,
-                    first_name=None if number else names.first,
-                ),
-                part,
-                into,
-            )
-            for number, (part, into) in enumerate(parts)
-        ],
-        agreement,
-        divisor,
-        form,
-        timeout_s,
-    )
-    return MappedHandle(
-        handle, lambda _: output if staging is None else staging.to_device(output)
-    )
 
 
 def _check(
@@ -269,150 +193,3 @@ def _refusing(comm: Communicator, operations: Iterable[Operation]) -> Iterator[N
         if not is_marked(error):
             refuse(comm, operations, error)
         raise
-
-
-class _Names(NamedTuple):
-    """Names of the operations of one call.
-
-    The threads of a rank may go on with calls of one name in another order than those
-    of other ranks. So only the first operations of calls have equal names.
-
-    Attributes:
-        first: Name of the first operation.
-        rest: Prefix of the names of the others: ``number.operation`` follows, with the
-            number of the slice.
-    """
-
-    first: str
-    rest: str
-
-    @classmethod
-    def of_next(cls, comm: Communicator, kind: str, name: str) -> _Names:
-        """Return the names of the next call.
-
-        Args:
-            comm: Ranks that take part.
-            kind: The engine's name of the first operation.
-            name: Name of the call.
-        """
-        first = f"{name}.pieces"
-        return cls(first, f"{name}.slices.{next_turn(comm, kind, first)}")
-
-    def of_later_exchange(self) -> _Names:
-        """Return the names of an exchange whose first operation follows another one."""
-        return self._replace(first=f"{self.rest}.0.pieces")
-
-    def refused(self) -> Iterator[Operation]:
-        """Describe the operations that a rank refuses if it starts none on the host.
-
-        The ranks whose first half fails refuse the second one, and so must this rank:
-        otherwise the ranks count different numbers of calls of its name.
-        """
-        yield "alltoall", self.first, None
-        yield "allgather", f"{self.rest}.0.results", None
-
-
-class _Agreement:
-    """Compares the facts on which the ranks of one call must agree.
-
-    Args:
-        comm: Ranks that take part.
-        name: Name of the call.
-        facts: The facts, in words.
-    """
-
-    def __init__(self, comm: Communicator, name: str, facts: str) -> None:
-        self._comm = comm
-        self._name = name
-        text = facts.encode()
-        digest = hashlib.blake2b(text, digest_size=_DIGEST_NBYTES).digest()
-        head = (digest + text)[:_HEAD_NBYTES].ljust(_HEAD_NBYTES, b"\0")
-        self.head = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-
-    def check(self, heads: torch.Tensor) -> None:
-        """Raise if the heads of all ranks are not equal. All ranks raise then.
-
-        Raises:
-            MismatchError: They differ.
-        """
-        differing = (heads != heads[0]).any(1).nonzero().flatten().tolist()
-        if not differing:
-            return
-        ranks = self._comm.ranks[0], self._comm.ranks[differing[0]]
-        raise told(
-            MismatchError.describe(
-                f"ranks {ranks[0]} and {ranks[1]} have made different calls",
-                operation="compressed_allreduce",
-                name=self._name,
-                rank=self._comm.world.rank,
-                peers=ranks,
-                expected=_facts_in(heads[0]),
-                got=_facts_in(heads[differing[0]]),
-                remedy="Pass the same codec, with the same options, and op, and "
-                "tensors of the same shape and type on all ranks",
-            )
-        )
-
-
-class _Slice(NamedTuple):
-    """Some of the values, and where their result goes."""
-
-    exchange: CodedExchange
-    values: torch.Tensor
-    into: torch.Tensor
-
-
-def _start_slices(
-    comm: Communicator,
-    slices: Sequence[_Slice],
-    agreement: _Agreement,
-    divisor: int,
-    form: Form,
-    timeout_s: float | None,
-) -> Handle[list[int]]:
-    """Start the exchange of the first slice, and those of the others if ranks agree.
-
-    If a later slice cannot be encoded, this rank still sends its codes of the first
-    one. Only once all ranks are known to agree on the number of slices can it refuse
-    all that the other ranks start.
-    """
-    first, *others = slices
-    nothing = torch.empty(0, dtype=torch.uint8)
-    started: list[Handle[int]] = []
-    failures: list[Exception] = []
-
-    def start_others(heads: torch.Tensor) -> int:
-        agreement.check(heads)
-        for error in failures:
-            left_out = [first.exchange.second_operation]
-            for one in others:
-                left_out += one.exchange.refused()
-            refuse(comm, left_out, error)
-            raise error
-        for one in others:
-            started.append(
-                one.exchange.start(
-                    nothing, lambda _: divisor, one.into, timeout_s=timeout_s
-                )
-            )
-        return divisor
-
-    def encode_others() -> None:
-        try:
-            for one in others:
-                one.exchange.encode(one.values)
-        except Exception as error:
-            failures.append(error)
-
-    first.exchange.encode(first.values)
-    handle = first.exchange.start(
-        agreement.head, start_others, first.into, form, timeout_s, encode_others
-    )
-    return ChainedHandle(
-        handle, lambda _: GroupHandle(started), in_background=not form.blocking
-    )
-
-
-def _facts_in(head: torch.Tensor) -> str:
-    text = bytes(head[_DIGEST_NBYTES:].tolist()).rstrip(b"\0")
-    return text.decode(errors="ignore")

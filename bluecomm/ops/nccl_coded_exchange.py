@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import torch
 
-from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.point import Point
 from bluecomm.device.staging import HostCopy, Staging
@@ -38,11 +37,9 @@ class NcclCodedExchange:
     Args:
         comm: Ranks that take part, for which ``sums_through_nccl`` holds.
         name: Prefix of the names of the operations, as in ``CodedExchange``.
-        numel: Number of values.
-        codec: The codec, which encodes float32, and whose kernels run on the device.
+        pieces: Encodes, adds and decodes the values, by kernels of the device. Their
+            heads are the flags.
         staging: Staging of the device.
-        flags: Number of flags in a message.
-        feedback: As in ``CodedPieces``.
         timeout_s: Seconds after which an operation with codes fails. Default: the
             configured deadline.
     """
@@ -51,11 +48,8 @@ class NcclCodedExchange:
         self,
         comm: Communicator,
         name: str,
-        numel: int,
-        codec: Codec,
+        pieces: CodedPieces,
         staging: Staging,
-        flags: int = 0,
-        feedback: ErrorFeedback | None = None,
         timeout_s: float | None = None,
     ) -> None:
         assert isinstance(staging, CudaStaging)
@@ -63,7 +57,7 @@ class NcclCodedExchange:
         self._staging = staging
         self._name = name
         self._timeout_s = timeout_s
-        self._pieces = CodedPieces(numel, codec, comm.size, comm.rank, flags, feedback)
+        self._pieces = pieces
         # The operations of a round that this rank has neither started nor refused.
         self._left = deque[Operation]()
         # The messages of a round, and the point behind the kernels that write them.

@@ -13,6 +13,7 @@ from bluecomm.compression import Codec, ErrorFeedback
 from bluecomm.compression.device_codes import encodes_there
 from bluecomm.device.staging import HostCopy, Staging
 from bluecomm.ops.coded_exchange import CodedExchange
+from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.nccl_coded_exchange import NcclCodedExchange, sums_through_nccl
 from bluecomm.ops.reduce_op import Average
 from bluecomm.ops.refusal import Operation, is_told, refuse, told
@@ -91,15 +92,17 @@ class CodedGradients:
         self, codec: Codec, feedback: ErrorFeedback | None
     ) -> CodedExchange | NcclCodedExchange:
         comm, name, slots = self._comm, self._bucket.name, len(self._bucket.slots)
-        gradients = self._gradients
-        numel, staging = gradients.values.numel(), gradients.staging
+        values, staging = self._gradients.values, self._gradients.staging
+        of_values = values.numel(), codec, comm.size, comm.rank
         if sums_through_nccl(
             comm, staging, f"{name}.kernels", encodes=self._encodes_there
         ):
             assert staging is not None
-            return NcclCodedExchange(comm, name, numel, codec, staging, slots, feedback)
+            pieces = CodedPieces(*of_values, slots, feedback)
+            return NcclCodedExchange(comm, name, pieces, staging)
+        pieces = CodedPieces(*of_values, 1 + slots, feedback)
         there = staging if self._encodes_there else None
-        return CodedExchange(comm, name, numel, codec, 1 + slots, feedback, there)
+        return CodedExchange(comm, name, pieces, there)
 
     def start(self, *, is_active: bool) -> None:
         """Encode the flat gradients and start an exchange, which goes on by itself.
