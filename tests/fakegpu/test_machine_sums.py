@@ -13,9 +13,9 @@ import torch
 import bluecomm as bf
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.optim.coded_differences import CodedDifferences
-from tests.fakegpu.test_codes import waits_noted
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
+from tests.support.fakegpu.host_waits import waits_noted
 from tests.support.fakegpu.ranks import (
     place,
     run_on_gpu,
