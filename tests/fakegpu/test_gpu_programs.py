@@ -40,7 +40,10 @@ CHECKS = [
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_checks_pass_over_the_fake(check, tmp_path):
-    assert check.run(Job(run_ranks_on_gpus, is_real=False, folder=tmp_path))
+    try:
+        assert check.run(Job(run_ranks_on_gpus, is_real=False, folder=tmp_path))
+    except NotRunError as reason:  # such as one that an older torch gives
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(reason))
 
 
 def test_without_a_gpu_no_check_passes(tmp_path):

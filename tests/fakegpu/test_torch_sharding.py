@@ -11,9 +11,10 @@ import torch
 from tests.fakegpu.test_torch_nccl import kinds_through_nccl
 from tests.support.fakegpu import sharding
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.needs_fsdp2 import needs_fsdp2
 from tests.support.ranks import run_ranks
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, needs_fsdp2]
 
 
 def run_and_name_kinds(values, folder):

@@ -16,12 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from bluecomm.ops import share_memory
 from bluecomm.runtime import current_process
 from tests.support.deadlines import hear, say
+from tests.support.needs_fsdp2 import needs_fsdp2
 from tests.support.torch_world import Group, run_torch_ranks
 
 pytestmark = pytest.mark.mp
-needs_fsdp2 = pytest.mark.skipif(
-    torch.__version__ < (2, 6), reason="FSDP2 needs torch 2.6"
-)
 
 
 class Branches(nn.Module):
