@@ -259,7 +259,8 @@ def stats() -> Stats:
     Returns:
         Counters per neighbor and kind of operation since ``init`` or ``reset_stats``:
         bytes, messages, seconds waited for each neighbor, seconds of exposed
-        communication, and the slowest neighbor.
+        communication, and the slowest neighbor. Through NCCL, only operations that
+        consist of sends and receives count bytes per neighbor; see ``EdgeStats``.
 
     Raises:
         NotInitializedError: ``init`` has not been called.

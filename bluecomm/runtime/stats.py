@@ -35,6 +35,10 @@ class EdgeStats:
     Window calls are counted on the rank that puts or gets values, not on the rank that
     owns the window.
 
+    Of an operation that goes through NCCL the messages are NCCL's sends and receives,
+    which neighbor_allreduce, alltoall and messages consist of. A collective of NCCL,
+    such as that of allreduce, has none, because NCCL chooses their route.
+
     Attributes:
         messages_sent: Messages of successful operations to the neighbor.
         bytes_sent: Bytes of these messages.
@@ -83,7 +87,7 @@ class NeighborStats:
         host: Host of the other rank.
         transport: Transport of the link, such as ``"shm"``: see ``BLUECOMM_TRANSPORT``.
         messages_sent: Messages sent over the link, including those of failed operations
-            and of bluecomm itself.
+            and of bluecomm itself. NCCL uses links of its own.
         bytes_sent: Bytes of these messages.
         messages_received: Messages received over the link.
         bytes_received: Bytes of these messages.

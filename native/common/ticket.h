@@ -5,6 +5,7 @@
 #include <span>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "common/gate.h"
 #include "common/status.h"
@@ -21,6 +22,13 @@ class TicketFailure : public std::runtime_error {
 
  private:
   Status status_;
+};
+
+// A message of a call between this rank and another one, which a library moves.
+struct LibraryMessage {
+  int peer = 0;  // in the world
+  bool is_sent = false;
+  std::size_t nbytes = 0;
 };
 
 // Orders a call that the library of a device carries out: each member makes an offer.
@@ -50,6 +58,9 @@ class Ticket : public Gate {
   virtual void take_answer(std::span<const std::byte> answer) = 0;
   // The operation has failed; its call must not reach the library.
   virtual void fail(const Status& status) = 0;
+  // The messages of a call that is one of sends and receives. A collective of the
+  // library has none, because the library chooses their route.
+  virtual std::vector<LibraryMessage> messages() const = 0;
 };
 
 }  // namespace bluecomm

@@ -57,6 +57,20 @@ void NcclCall::fail(const Status& status) {
   }
 }
 
+std::vector<LibraryMessage> NcclCall::messages() const {
+  std::vector<LibraryMessage> messages;
+  const auto add = [&](const std::vector<NcclMessage>& those, bool are_sent) {
+    for (const NcclMessage& one : those) {
+      if (one.peer == group_.rank) continue;
+      const int peer = group_.ranks[static_cast<std::size_t>(one.peer)];
+      messages.push_back({peer, are_sent, one.nbytes});
+    }
+  };
+  add(work_.sends, true);
+  add(work_.receives, false);
+  return messages;
+}
+
 std::optional<Status> NcclCall::poll() {
   const LockGuard lock(mutex_);
   switch (state_) {

@@ -41,6 +41,7 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
                     std::span<std::byte> answer) override;
   void take_answer(std::span<const std::byte> answer) override;
   void fail(const Status& status) override;
+  std::vector<LibraryMessage> messages() const override;
   std::optional<Status> poll() override;
 
   // For the program, once the operation has ended. Makes the later work of `stream`

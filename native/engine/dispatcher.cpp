@@ -12,11 +12,17 @@
 namespace bluecomm {
 namespace {
 
-// Calls visit(peer, messages sent, messages received, nbytes) for each message of the
-// plan.
+// Calls visit(peer, messages sent, messages received, nbytes) for each message of an
+// operation: those of its plan, or of its ticket, which the library of a device moves.
 template <typename Visit>
-void for_each_message(const Plan& plan, Visit&& visit) {
-  for (const Phase& phase : plan.phases) {
+void for_each_message(const Operation& operation, Visit&& visit) {
+  if (const std::shared_ptr<Ticket>& ticket = operation.call().ticket) {
+    for (const LibraryMessage& one : ticket->messages()) {
+      visit(one.peer, one.is_sent ? 1U : 0U, one.is_sent ? 0U : 1U, one.nbytes);
+    }
+    return;
+  }
+  for (const Phase& phase : operation.plan().phases) {
     for (const Send& send : phase.sends) visit(send.peer, 1U, 0U, send.bytes.size());
     for (const Gather& gather : phase.gathers) {
       for (const Source& source : gather.sources) {
@@ -388,9 +394,8 @@ bool Dispatcher::advance(Operation& operation) {
 void Dispatcher::end(Operation& operation) {
   stats_.ended(operation);
   if (operation.succeeded()) {
-    stats_.exchanged(operation, [&](const auto& visit) {
-      for_each_message(operation.plan(), visit);
-    });
+    stats_.exchanged(operation,
+                     [&](const auto& visit) { for_each_message(operation, visit); });
   }
   hold_back(operation, false);
   if (operation.call().ticket) --tickets_;

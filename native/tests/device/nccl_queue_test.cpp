@@ -375,6 +375,20 @@ TEST(nccl_queue, exchanges_messages_with_ranks_that_expect_them) {
   CHECK(imitation->has_called(1, "receive 8 from 0"));
 }
 
+TEST(nccl_queue, counts_messages_with_ranks_of_the_world) {
+  Queues queues(3);
+  NcclWork work;
+  work.function = NcclWork::Function::kExchange;
+  work.sends = {{0, 0, 8}, {1, 0, 16}};  // one to this rank itself
+  work.receives = {{0, 0, 8}, {1, 0, 24}};
+  const auto call =
+      queues.of(1).make_call(Queues::group_of(1, {1, 2}), work, nullptr, kDeadline);
+  const std::vector<LibraryMessage> messages = call->messages();
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].peer == 2 && messages[0].is_sent && messages[0].nbytes == 16);
+  CHECK(messages[1].peer == 2 && !messages[1].is_sent && messages[1].nbytes == 24);
+}
+
 TEST(nccl_queue, gives_no_number_to_messages_that_nobody_expects) {
   Queues queues;
   const auto error_of = [](const CallOfRanks& calls) -> std::string {

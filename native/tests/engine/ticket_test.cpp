@@ -47,6 +47,7 @@ class TestTicket final : public Ticket {
     number_ = number;
   }
   void fail(const Status&) override { has_failed_ = true; }
+  std::vector<LibraryMessage> messages() const override { return moved; }
   std::optional<Status> poll() override {
     if (is_broken) return Status{Code::kInternal, "the library failed", -1};
     return is_taken_ ? std::optional<Status>(Status{}) : std::nullopt;
@@ -61,6 +62,7 @@ class TestTicket final : public Ticket {
   bool cannot_answer = false;
   std::uint64_t proposal = 0;
   std::vector<std::uint64_t> heard;  // by the first member
+  std::vector<LibraryMessage> moved;
 
  private:
   std::vector<std::byte> offer_ = std::vector<std::byte>(16);
@@ -121,6 +123,27 @@ TEST(tickets, tell_the_first_member_what_the_others_propose) {
     const std::vector<std::uint64_t> others{41, 42};
     if (rank == 0) CHECK(ticket->heard == others);
   });
+}
+
+TEST(tickets, count_what_the_library_moves_and_not_their_own_messages) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    const auto moves = tickets.make(rank);
+    if (rank == 0) moves->moved = {{1, true, 8}, {1, true, 8}, {1, false, 32}};
+    CHECK_EQ(run_call(engine, on_device(engine, "x", moves)).text, "");
+  });
+  const auto edges_of = [&](int rank) {
+    return world.engine(rank).stats().peers[0].edges;
+  };
+  REQUIRE(edges_of(0).size() == 1);
+  const EdgeStats edge = edges_of(0)[0].second;
+  CHECK_EQ(edge.messages_sent, 2U);
+  CHECK_EQ(edge.bytes_sent, 16U);
+  CHECK_EQ(edge.messages_received, 1U);
+  CHECK_EQ(edge.bytes_received, 32U);
+  for (const auto& [kind, other] : edges_of(1)) CHECK_EQ(other.messages_sent, 0U);
+  CHECK(world.engine(0).stats().peers[0].channel.messages_sent > 0);
 }
 
 TEST(tickets, calls_that_precede_them_match_one_another_only) {
