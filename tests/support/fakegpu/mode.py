@@ -30,6 +30,7 @@ _PROGRAMS = (str(Path(__file__).parents[2]), tempfile.gettempdir())
 _SUPPORT = str(Path(__file__).parent)
 # These may be there, too.
 _NO_PROGRAMS = (_SUPPORT, str(Path(bluecomm.__file__).parent))
+_MODULES = str(Path(bluecomm.__file__).parent / "nn")
 # These share their argument's memory, although their schemas do not say so.
 _VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
 # These return what depends on values of the device, so torch waits for it.
@@ -112,6 +113,8 @@ class _Kernels(TorchDispatchMode):
         self._note_wait(function, label, args, kwargs)
         for key, (tensor, _) in copies.items():
             copies[key] = (tensor, memory.read(tensor, label))
+        if function._schema.name in _READS:
+            memory.synchronize()
 
         def copy_of(tensor: torch.Tensor) -> torch.Tensor:
             return copies[id(tensor)][1] if id(tensor) in copies else tensor
@@ -357,7 +360,18 @@ def is_factory_of_tests(
     """
     if function not in factories or "device" in kwargs:
         return False
-    return _is_test(sys._getframe(2))  # the caller of __torch_function__
+    frame: FrameType | None = sys._getframe(2)  # the caller of __torch_function__
+    while frame is not None and _makes_module(frame):
+        frame = frame.f_back
+    return _is_test(frame)
+
+
+def _makes_module(frame: FrameType) -> bool:
+    """Return whether a frame is torch's, or makes a module of bluecomm.nn."""
+    code = frame.f_code
+    return "/torch/" in code.co_filename or (
+        code.co_name == "__init__" and code.co_filename.startswith(_MODULES)
+    )
 
 
 def _is_test(frame: FrameType | None) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 FILES = [
     "test_allreduce",
     "test_compressed_allreduce",
+    "test_free_process_set",
     "test_horovod_operations",
     "test_join",
+    "test_member_cell",
     "test_neighbor_allreduce",
     "test_optim_bytegrad",
     "test_optim_coded_averaging",
@@ -32,9 +34,12 @@ FILES = [
     "test_point_to_point",
     "test_regrouping",
     "test_rooted_operations",
+    "test_stats",
     "test_sync_batch_norm",
     "test_torch_attacks",
     "test_torch_collectives",
+    "test_torch_group_life",
+    "test_torch_hooks",
     "test_torch_point_to_point",
     "test_window_errors",
     "test_window_observation",
@@ -56,9 +61,13 @@ TESTS = {
     "test_optim_sparse_loco.py::"
     "test_infinities_and_unsuitable_options_are_errors": _NO_SPARSE,
     "test_optim_powersgd.py::test_follows_its_recursion": _NO_SPARSE,
+    "test_torch_group_life.py::test_workers_are_forked_while_ddp_trains": (
+        "forked workers of a DataLoader cannot use CUDA"
+    ),
 }
 
 _JOINED = "a rank that has joined takes part in no call through NCCL"
+_ENDED = "a call that reaches its deadline ends NCCL's communicator for later ones"
 _HOST_BYTES = "bytes through NCCL are not those of neighbors in stats()"
 
 THROUGH_NCCL = {
@@ -87,6 +96,16 @@ THROUGH_NCCL = {
     "test_outputs.py::test_memory_of_the_wrong_length_fails_on_all_ranks": (
         "the error tells numbers of rows, not bytes"
     ),
+    "test_stats.py::test_the_late_rank_is_waited_for": (
+        "only the first member of a call knows which member is late"
+    ),
+    **{
+        f"test_torch_hooks.py::test_{name}": _ENDED
+        for name in (
+            "abort_hooks_are_called_when_a_call_fails",
+            "an_abort_hook_that_raises_hides_no_error",
+        )
+    },
     "test_torch_point_to_point.py::test_sends_and_receives": (
         "NCCL has no receive from any rank"
     ),
