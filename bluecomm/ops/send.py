@@ -58,6 +58,8 @@ def _send(
             had returned before, a later operation raises it.
         PeerLostError: The receiver is lost.
         CommunicationTimeout: The receiver did not take the values in time.
+        BluecommError: The device failed before the values had been copied. The receive
+            raises this error, too.
     """
     comm = current_communicator(process_set)
     member = member_of("send", "dst", dst, comm)

@@ -24,6 +24,8 @@ enum class PointAction : std::uint8_t {
   kDecline,      // the receiver has not taken the values; the payload says why.
                  // Answered by a kCancel
   kTaken,        // `number` messages of the sender no longer wait for a receive
+  kUnsent,       // takes the place of a kPayload that has not left the sender, because
+                 // its send has failed; the payload says why
 };
 
 struct PointMessage : MessagePrefix {
@@ -40,7 +42,7 @@ struct PointMessage : MessagePrefix {
   RequestId send = 0;        // the sender's id of its request
   std::uint64_t count = 0;   // elements
   std::uint64_t number = 0;  // of messages that the sender has sent to the receiver
-  std::int32_t code = 0;     // kCancel, kDecline: a Code
+  std::int32_t code = 0;     // kCancel, kDecline, kUnsent: a Code
   std::int32_t blamed = -1;  // Status::rank
   std::array<std::int64_t, kMaxDims> dims{};
 };
@@ -60,7 +62,7 @@ inline std::optional<PointMessage> read_point_message(const Header& header) {
   std::memcpy(static_cast<void*>(&message), header.envelope.data(), sizeof message);
   const bool known = message.type == MessageType::kPoint &&
                      message.action >= PointAction::kPayload &&
-                     message.action <= PointAction::kTaken &&
+                     message.action <= PointAction::kUnsent &&
                      dtype_from_value(static_cast<std::uint8_t>(message.dtype)) &&
                      message.code >= static_cast<int>(Code::kOk) &&
                      message.code <= static_cast<int>(Code::kInternal);

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "common/status.h"
 #include "p2p/point_request.h"
 
 namespace bluecomm {
@@ -24,9 +27,23 @@ class PointCredit {
   // Returns whether a message may be sent now. If not, or if its values have not been
   // written, hold() keeps its send and those that follow.
   bool may_send() const { return held_.empty() && !is_spent(); }
-  void hold(std::shared_ptr<PointRequest> send) { held_.push_back(std::move(send)); }
+  void hold(std::shared_ptr<PointRequest> send) {
+    held_.push_back({std::move(send), std::nullopt});
+  }
   void forget(const PointRequest& send) {
-    held_.remove_if([&](const auto& one) { return one.get() == &send; });
+    held_.remove_if([&](const HeldSend& one) { return one.send.get() == &send; });
+  }
+  // A send has failed that has not been sent. It keeps its place, or takes the last
+  // one: the peer has to learn of it there.
+  void hold_failed(const std::shared_ptr<PointRequest>& send, const Status& failure) {
+    const auto place =
+        std::find_if(held_.begin(), held_.end(),
+                     [&](const HeldSend& one) { return one.send == send; });
+    if (place == held_.end()) {
+      held_.push_back({send, failure});
+    } else {
+      place->failure = failure;
+    }
   }
   void count_sent() { ++sent_; }
   void uncount_sent() { --sent_; }
@@ -35,9 +52,14 @@ class PointCredit {
   void set_taken(std::uint64_t total) {
     if (total > taken_ && total <= sent_) taken_ = total;
   }
-  // Returns the next held send, if it may be sent now; otherwise null.
-  std::shared_ptr<PointRequest> next_held() const {
-    return held_.empty() || is_spent() ? nullptr : held_.front();
+  struct HeldSend {
+    std::shared_ptr<PointRequest> send;
+    std::optional<Status> failure;  // why it will not be sent
+  };
+  // Returns the next held send, if the peer may get it, or learn of its failure, now.
+  std::optional<HeldSend> next_held() const {
+    if (held_.empty() || is_spent()) return std::nullopt;
+    return held_.front();
   }
 
   // --- The receiver's side ---
@@ -65,7 +87,7 @@ class PointCredit {
  private:
   std::uint64_t sent_ = 0;
   std::uint64_t taken_ = 0;
-  std::list<std::shared_ptr<PointRequest>> held_;  // in the order of their start
+  std::list<HeldSend> held_;  // in the order of their start
   std::uint64_t seen_ = 0;
   std::uint64_t let_go_ = 0;
   std::uint64_t reported_ = 0;

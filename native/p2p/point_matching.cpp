@@ -69,6 +69,17 @@ bool PointMatching::remove_own(const PointRequest& send) {
   return found;
 }
 
+bool PointMatching::mark_own_failed(const PointRequest& send, const Status& failure) {
+  const auto line = lines_.find({send.call().group, send.call().tag});
+  if (line == lines_.end()) return false;
+  const auto found = std::ranges::find_if(
+      line->second.messages,
+      [&](const SentPoint& one) { return one.own.get() == &send; });
+  if (found == line->second.messages.end()) return false;
+  found->failure = failure;
+  return true;
+}
+
 bool PointMatching::mark_failed(int peer, RequestId send, const Status& failure) {
   for (auto& [key, line] : lines_) {
     for (SentPoint& one : line.messages) {

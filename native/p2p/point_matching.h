@@ -22,7 +22,8 @@ using PointRequestPtr = std::shared_ptr<PointRequest>;
 struct SentPoint {
   int peer = 0;
   PointMessage message;
-  std::unique_ptr<Incoming> incoming;  // null if this rank is the sender
+  std::unique_ptr<Incoming> incoming;  // null if this rank is the sender; of a kUnsent
+                                       // the reason
   PointRequestPtr own;                 // then this is the send
   std::optional<Status> failure;       // the sender has given up the send
 };
@@ -45,6 +46,9 @@ class PointMatching {
   // Removes the message of a send of this rank to itself that waits. Returns whether
   // there was one.
   bool remove_own(const PointRequest& send);
+  // Marks the waiting message of a send of this rank to itself that has failed; the
+  // receive that takes it fails, too. Returns whether there was one.
+  bool mark_own_failed(const PointRequest& send, const Status& failure);
   // Marks the waiting message of a send that `peer` has given up; the receive that
   // takes it fails. Returns whether there was one.
   bool mark_failed(int peer, RequestId send, const Status& failure);

@@ -100,9 +100,16 @@ bool PointService::send_message(const PointRequestPtr& send, Channel& channel) {
 void PointService::send_held(int peer) {
   PointCredit& credit = credit_of(peer);
   while (Channel* const channel = peers_.channel(peer)) {
-    const PointRequestPtr next = credit.next_held();
-    if (!next || !send_message(next, *channel)) return;
-    credit.forget(*next);
+    const std::optional<PointCredit::HeldSend> next = credit.next_held();
+    if (!next) return;
+    if (next->failure) {
+      credit.forget(*next->send);
+      credit.count_sent();
+      post(peer, message_of(*next->send), PointAction::kUnsent, *next->failure);
+      continue;
+    }
+    if (!send_message(next->send, *channel)) return;
+    credit.forget(*next->send);
   }
 }
 
@@ -131,9 +138,10 @@ void PointService::poll_values(PointRequest& send) {
 bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
   const auto read = read_point_message(message->header());
   if (!read || read->job != job_ || read->epoch != epoch_) return false;
-  if (read->action != PointAction::kPayload) {
-    message->accept({});
-    notices_.push_back({peer, *read, std::move(message), ""});
+  const bool has_values = read->action == PointAction::kPayload;
+  if (!has_values) message->accept({});
+  if (!has_values && read->action != PointAction::kUnsent) {
+    notices_.push_back({peer, *read, std::move(message), "", nullptr});
     read_notices();
     return true;
   }
@@ -167,6 +175,12 @@ void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
   }
   if (sent.failure) {
     end(*receive, *sent.failure);
+    return;
+  }
+  if (sent.message.action == PointAction::kUnsent) {
+    notices_.push_back(
+        {sent.peer, sent.message, std::move(sent.incoming), "", receive});
+    read_notices();
     return;
   }
   if (sent.message.dtype != call.dtype || sent.message.count != call.count()) {

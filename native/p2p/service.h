@@ -77,18 +77,21 @@ class PointService final : public PointRequestHost {
   void free();
 
  private:
-  // The text of a kCancel or kDecline that is arriving.
+  // The text of a kCancel, kDecline or kUnsent that is arriving.
   struct Notice {
     int peer;
     PointMessage message;
     std::unique_ptr<Incoming> incoming;
     std::string text;
+    PointRequestPtr receive;  // the one that has taken a kUnsent; otherwise null
   };
 
   void start_send(const PointRequestPtr& send);
   bool send_message(const PointRequestPtr& send, Channel& channel);
   void poll_values(PointRequest& send);
   void send_held(int peer);
+  void leave_unsent(const PointRequest& send, const Status& status);
+  void leave_own_unsent(const PointRequestPtr& send, const Status& status);
   void report_taken(int peer);
   void begin(SentPoint sent, const PointRequestPtr& receive);
   bool move(PointTransfer& transfer);
@@ -128,7 +131,7 @@ class PointService final : public PointRequestHost {
   std::vector<PointCredit> credits_;    // by rank
   std::vector<PointRequestPtr> sends_;  // not released yet
   std::vector<PointRequestPtr> gated_;  // of these, the ones that wait for gates
-  bool forgot_held_ = false;            // held sends may follow one that has failed
+  bool forgot_held_ = false;            // held sends may follow one that was forgotten
   std::vector<std::unique_ptr<PointTransfer>> transfers_;
   std::vector<Notice> notices_;
   // Messages that do not match their receives. A transport may release the values of a

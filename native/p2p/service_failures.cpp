@@ -1,9 +1,10 @@
 // How sends and receives fail, and how the other side learns of it. The engine calls
 // these functions under its progress lock.
 //
-// The side that finds a failure tells the other one: kCancel from the sender, kDecline
-// from the receiver. So both raise the same error, unless the send has already
-// succeeded: then its rank raises the error when its next call ends.
+// The side that finds a failure tells the other one: kCancel from the sender, or
+// kUnsent if it has not sent the message, and kDecline from the receiver. So both raise
+// the same error, unless the send has already succeeded: then its rank raises the error
+// when its next call ends.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -69,15 +70,14 @@ void PointService::fail(PointRequest& request, Status status) {
         drop_transfer(*receive);
         end(*receive, status);
       } else {
-        matching_.remove_own(request);
+        leave_unsent(request, status);
       }
     } else if (request.is_sent()) {
       // The cancel has to arrive before the receiver notices that the values were
       // dropped.
       post(request.call().peer, message_of(request), PointAction::kCancel, status);
     } else {
-      credit_of(request.call().peer).forget(request);
-      forgot_held_ = true;
+      leave_unsent(request, status);
     }
     std::erase_if(sends_, [&](const auto& one) { return one.get() == &request; });
   } else if (const PointTransfer* const transfer = transfer_of(request)) {
@@ -93,6 +93,37 @@ void PointService::fail(PointRequest& request, Status status) {
     matching_.remove(request);
   }
   end(request, std::move(status));
+}
+
+// Has the receive that a send would have matched fail, unless its rank learns of the
+// reason in another way: from the end of this rank or of the group, or as a lost rank.
+void PointService::leave_unsent(const PointRequest& send, const Status& status) {
+  const int peer = send.call().peer;
+  const auto found = std::ranges::find_if(
+      sends_, [&](const PointRequestPtr& one) { return one.get() == &send; });
+  if (found == sends_.end()) return;
+  if (peer == rank_) {
+    leave_own_unsent(*found, status);
+  } else if (is_withdrawal(status.code) || status.code == Code::kPeerLost) {
+    credit_of(peer).forget(send);
+    forgot_held_ = true;
+  } else {
+    credit_of(peer).hold_failed(*found, status);
+    send_held(peer);
+  }
+}
+
+// Like leave_unsent(). A send to this rank that nobody receives in time leaves nothing.
+void PointService::leave_own_unsent(const PointRequestPtr& send, const Status& status) {
+  if (is_withdrawal(status.code) || status.code == Code::kTimedOut) {
+    matching_.remove_own(*send);
+    return;
+  }
+  if (matching_.mark_own_failed(*send, status)) return;
+  SentPoint sent{rank_, message_of(*send), nullptr, send, status};
+  if (const PointRequestPtr receive = matching_.match(sent)) {
+    begin(std::move(sent), receive);
+  }
 }
 
 void PointService::drop_transfer(const PointRequest& receive) {
@@ -136,6 +167,9 @@ void PointService::remove_group(std::uint64_t group) {
   std::vector<PointRequestPtr> concerned = matching_.waiting_receives();
   concerned.insert(concerned.end(), sends_.begin(), sends_.end());
   for (const auto& transfer : transfers_) concerned.push_back(transfer->receive());
+  for (const Notice& notice : notices_) {
+    if (notice.receive) concerned.push_back(notice.receive);
+  }
   for (const PointRequestPtr& request : concerned) {
     if (request->call().group != group || request->done()) continue;
     fail(*request, {Code::kFreed, request->label() + ": " + why, rank_});
@@ -149,6 +183,7 @@ void PointService::remove_group(std::uint64_t group) {
 // Fails the send of a peer to this rank in a group that this rank has removed.
 void PointService::decline_removed(SentPoint sent) {
   report_taken(sent.peer);
+  if (sent.message.action == PointAction::kUnsent) return;  // the send has failed
   const std::string call = "send with tag " + std::to_string(sent.message.tag) +
                            " to " + peers_.describe_rank(rank_);
   const std::string why = removed_by_text(peers_.describe_rank(rank_));
@@ -224,6 +259,8 @@ bool PointService::read_notices() {
       credit_of(whole.peer).set_sent(message.number);
       report_taken(whole.peer);
       handle_cancel(whole.peer, message.send, std::move(status));
+    } else if (message.action == PointAction::kUnsent) {
+      if (!whole.receive->done()) end(*whole.receive, std::move(status));
     } else {
       handle_decline(whole.peer, message, std::move(status));
     }
@@ -348,6 +385,9 @@ bool PointService::fail_gone(int rank) {
   }
   for (const auto& transfer : transfers_) {
     if (transfer->sent().peer == rank) concerned.push_back(transfer->receive());
+  }
+  for (const Notice& notice : notices_) {
+    if (notice.receive && notice.peer == rank) concerned.push_back(notice.receive);
   }
   for (const PointRequestPtr& receive : matching_.waiting_receives()) {
     if (receive->call().peer == rank) concerned.push_back(receive);

@@ -9,6 +9,8 @@ import torch
 
 import bluecomm as bf
 from bluecomm.compression import MinMaxUInt8
+from tests.support.errors import error_text
+from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -150,6 +152,29 @@ def test_parts_of_large_tensors_give_the_results_of_the_host(transport):
     found = run_ranks_on_gpus(RANKS, large, inputs(), environment=environment)
     host = run_ranks(RANKS, large, inputs(), environment=environment)
     torch.testing.assert_close(found, host, rtol=0, atol=0)
+
+
+def fail_to_send() -> str:
+    """Let the copy of a message fail on rank 0; return what each rank is told."""
+    x = torch.full((2,), 7.0)
+    if bf.rank() == 0:
+        set_fake(FAIL="cuEventQuery:1=700")
+        text = error_text(lambda: bf.send(x, 1))
+        set_fake(FAIL="")
+        bf.send(x, 1)
+        return text
+    text = error_text(lambda: bf.recv(torch.empty(5), 0))
+    bf.recv(x.zero_(), 0)
+    assert x.tolist() == [7.0] * 2
+    return text
+
+
+def test_a_message_that_fails_on_its_device_fails_its_receive():
+    """A wait for the deadline, or the next message in its place, fails the test."""
+    sent, received = run_ranks_on_gpus(2, fail_to_send)
+    assert "BluecommError: send 'to rank 1, tag 0' on rank 0: " in sent
+    assert "CUDA" in sent
+    assert received == sent
 
 
 def test_each_wait_is_needed(expected, tmp_path):

@@ -1,4 +1,4 @@
-// A PointService whose transport throws while it receives a message.
+// A PointService whose transport throws while it receives a message, or loses its end.
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -35,13 +35,15 @@ class OneSender final : public RequestPeers {
   bool is_gone(int) const override { return false; }
   bool is_dropped(int) const override { return false; }
   std::optional<std::string> why_gone(int, Clock::time_point) const override {
-    return std::nullopt;
+    if (!is_lost) return std::nullopt;
+    return "rank 1 was killed";
   }
   std::string describe_rank(int rank) const override {
     return "rank " + std::to_string(rank);
   }
 
   mutable PostedActions posted;
+  bool is_lost = false;
 };
 
 enum class BreaksMessages { kAccept, kFirstRead, kLaterRead };
@@ -67,6 +69,62 @@ class BreakingMessage final : public Incoming {
   mutable int reads_ = 0;
 };
 
+// A message whose payload does not arrive.
+class EndlessMessage final : public Incoming {
+ public:
+  explicit EndlessMessage(const Header& header) : header_(header) {}
+  const Header& header() const override { return header_; }
+  void accept(std::span<std::byte>) override {}
+  std::span<const std::byte> readable() const override { return {}; }
+  void consume(std::size_t) override {}
+  std::size_t consumed() const override { return 0; }
+
+ private:
+  const Header header_;
+};
+
+PointCall receive_call(std::vector<float>& values) {
+  PointCall call;
+  call.kind = RequestKind::kRecv;
+  call.peer = kSender;
+  call.dtype = DType::kFloat32;
+  call.shape = {2};
+  call.memory = std::as_writable_bytes(std::span(values));
+  call.deadline = Clock::time_point::max();
+  return call;
+}
+
+TEST(point_failures, a_receive_ends_without_the_reason_of_a_lost_sender) {
+  for (const bool removes_group : {false, true}) {
+    OneSender peers;
+    RequestTable requests;
+    WaitStats stats(2, nullptr);
+    const RemovedGroups removed;
+    PointService service(0, kJob, 0, peers, removed, requests, stats,
+                         [](int, const Status&) {});
+    std::vector<float> values(2);
+    service.start(receive_call(values), 1, std::nullopt);
+    PointMessage message;
+    message.job = kJob;
+    message.action = PointAction::kUnsent;
+    std::unique_ptr<Incoming> incoming =
+        std::make_unique<EndlessMessage>(to_header(message, 8));
+    CHECK(service.take_message(kSender, incoming));
+    const BaseRequest& receive = *requests.at(1);
+    CHECK(!receive.done());
+    if (removes_group) {
+      service.remove_group(0);
+    } else {
+      peers.is_lost = true;
+      const std::vector<int> gone{kSender};
+      service.poll(gone);
+    }
+    REQUIRE(receive.done());
+    CHECK(receive.status().code == (removes_group ? Code::kFreed : Code::kPeerLost));
+    CHECK(peers.posted.actions.empty());
+  }
+}
+
 TEST(point_failures, the_sender_learns_that_the_transport_failed) {
   for (const BreaksMessages when : {BreaksMessages::kAccept, BreaksMessages::kFirstRead,
                                     BreaksMessages::kLaterRead}) {
@@ -77,14 +135,7 @@ TEST(point_failures, the_sender_learns_that_the_transport_failed) {
     PointService service(0, kJob, 0, peers, removed, requests, stats,
                          [](int, const Status&) {});
     std::vector<float> values(2);
-    PointCall call;
-    call.kind = RequestKind::kRecv;
-    call.peer = kSender;
-    call.dtype = DType::kFloat32;
-    call.shape = {2};
-    call.memory = std::as_writable_bytes(std::span(values));
-    call.deadline = Clock::time_point::max();
-    service.start(call, 1, std::nullopt);
+    service.start(receive_call(values), 1, std::nullopt);
     PointMessage message;
     message.job = kJob;
     message.dtype = DType::kFloat32;

@@ -34,7 +34,8 @@ TEST(point_message, rejects_invalid_headers) {
     spoil(bad);
     CHECK(!read_point_message(to_header(bad, 12)).has_value());
   }
-  for (const PointAction action : {PointAction::kCancel, PointAction::kDecline}) {
+  for (const PointAction action :
+       {PointAction::kCancel, PointAction::kDecline, PointAction::kUnsent}) {
     PointMessage notice = good;
     notice.action = action;
     CHECK(read_point_message(to_header(notice, Channel::kMaxPost)).has_value());
