@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.ops.coded_exchange import CodedExchange
+from bluecomm.ops.coded_pieces import CodedPieces
 from tests.mp.test_optim_bytegrad import (
     CHUNK,
     Words,
@@ -99,7 +99,7 @@ def fail_to_encode():
     if bf.rank() == 2:
         error, text = MemoryError, "no memory for codes"
         broken = mock.patch.object(
-            CodedExchange, "encode", side_effect=MemoryError(text)
+            CodedPieces, "encode", side_effect=MemoryError(text)
         )
     with broken, pytest.raises(error, match=text):
         loss(model, 0).backward()
