@@ -15,8 +15,12 @@ FILES = [
     "test_join",
     "test_member_cell",
     "test_neighbor_allreduce",
+    "test_optim_agreement",
+    "test_optim_async",
     "test_optim_bytegrad",
+    "test_optim_bytegrad_machines",
     "test_optim_coded_averaging",
+    "test_optim_coded_diloco",
     "test_optim_decentralized",
     "test_optim_fused",
     "test_optim_gradient_allreduce",
@@ -57,6 +61,9 @@ TESTS = {
     ),
     "test_optim_bytegrad.py::"
     "test_sparse_gradients_and_wrong_options_are_refused_on_all_ranks": _NO_SPARSE,
+    "test_optim_bytegrad_machines.py::test_sparse_gradients_are_refused_on_all_ranks": (
+        _NO_SPARSE
+    ),
     "test_optim_qadam.py::test_wrong_optimizers_and_options_are_refused": _NO_SPARSE,
     "test_optim_sparse_loco.py::"
     "test_infinities_and_unsuitable_options_are_errors": _NO_SPARSE,
