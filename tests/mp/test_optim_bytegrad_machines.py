@@ -98,9 +98,7 @@ def fail_to_encode():
     broken = nullcontext()
     if bf.rank() == 2:
         error, text = MemoryError, "no memory for codes"
-        broken = mock.patch.object(
-            CodedPieces, "encode", side_effect=MemoryError(text)
-        )
+        broken = mock.patch.object(CodedPieces, "encode", side_effect=MemoryError(text))
     with broken, pytest.raises(error, match=text):
         loss(model, 0).backward()
     optimizer.zero_grad()

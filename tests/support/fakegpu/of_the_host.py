@@ -21,6 +21,7 @@ FILES = [
     "test_optim_bytegrad_machines",
     "test_optim_coded_averaging",
     "test_optim_coded_diloco",
+    "test_optim_coded_machines",
     "test_optim_decentralized",
     "test_optim_fused",
     "test_optim_gradient_allreduce",
