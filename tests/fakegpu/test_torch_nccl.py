@@ -285,8 +285,10 @@ def hang_on_rank_1(folder: Path) -> list[str]:
         assert group is not None
         if bf.rank() == 1:
             set_fake(FAIL="ncclAllReduce:1=hang")
+        # A rank that comes late would let the call time out before the device has it.
+        bf.barrier()
         # Only this call has a short deadline. A later one would time out by itself.
-        group.set_timeout(datetime.timedelta(seconds=2))
+        group.set_timeout(datetime.timedelta(seconds=10))
         error_text(lambda: dist.all_reduce(x))
         group.set_timeout(datetime.timedelta(seconds=DEADLINE_S))
         deadline = time.monotonic() + DEADLINE_S

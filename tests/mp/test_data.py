@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from bluecomm.bench.data_loading.balance import Balance, measure
 from bluecomm.bench.data_loading.cluster_reads import time_cluster_reads
 from bluecomm.bench.data_loading.partitions import PartitionTimes, time_partitions
 from tests.support.cluster_cache import LENGTH, Reader
+from tests.support.deadlines import DEADLINE_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -41,14 +43,17 @@ def sample(rank: int) -> list[object]:
     return [batches, other, loaded, list(balanced), costs]
 
 
-def lease(rank: int) -> list[object]:
+def lease(rank: int, barrier: Callable[[], object]) -> list[object]:
     """Share two epochs as leases, in step and not, and go on from a state."""
     options = {"num_workers": 0, "partition": "dynamic"}
     loader = bf.data.DataLoader(range(23), 2, **options)
     in_step = [batch.tolist() for batch in loader]
-    uneven = bf.data.DataLoader(range(40), 2, uneven=True, **options)
+    uneven = bf.data.DataLoader(
+        range(40), 2, uneven=True, lease_s=DEADLINE_S, **options
+    )
     batches = iter(uneven)
     taken = next(batches).tolist()
+    barrier()  # a fast rank would take all records before a slow one begins
     state = uneven.state_dict()
     rest = [batch.tolist() for batch in batches]
     uneven.load_state_dict({**state, "done": [[0, 2 * rank]]})
@@ -69,7 +74,7 @@ def check_leases(results: list[list[object]]) -> None:
 
 
 def within_bluecomm() -> list[object]:
-    return [*sample(bf.rank()), lease(bf.rank())]
+    return [*sample(bf.rank()), lease(bf.rank(), bf.barrier)]
 
 
 def within_torch(folder: str) -> list[object]:
@@ -84,7 +89,7 @@ def within_torch(folder: str) -> list[object]:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
     )
     try:
-        return [rank, *sample(rank), lease(rank)]
+        return [rank, *sample(rank), lease(rank, dist.barrier)]
     finally:
         dist.destroy_process_group()
 
