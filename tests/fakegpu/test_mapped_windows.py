@@ -277,10 +277,12 @@ class HandsSlotsOver:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
-    def put(self, address: int, targets: list[tuple[int, float]], *rest: Any) -> int:
+    def put(
+        self, address: int, targets: list[tuple[int, float]], *rest: Any, **options: Any
+    ) -> int:
         for rank, _ in targets:
             self._arrives(rank)
-        return self._native.put(address, targets, *rest)
+        return self._native.put(address, targets, *rest, **options)
 
     def publish_sum(self, rank: int, *rest: Any) -> bool:
         self._arrives(rank)
