@@ -22,20 +22,28 @@ FILES = [
     "test_optim_coded_averaging",
     "test_optim_coded_diloco",
     "test_optim_coded_machines",
+    "test_optim_convergence",
     "test_optim_decentralized",
+    "test_optim_demo",
     "test_optim_desloc",
     "test_optim_fused",
     "test_optim_gradient_allreduce",
     "test_optim_helpers",
+    "test_optim_local_parameters",
+    "test_optim_method_errors",
     "test_optim_methods",
+    "test_optim_momentum_machines",
+    "test_optim_one_sided",
     "test_optim_onebit_adam",
     "test_optim_parameter_averaging",
     "test_optim_powersgd",
     "test_optim_qadam",
     "test_optim_quorum",
+    "test_optim_rebucket",
     "test_optim_sparse_loco",
     "test_optim_state",
     "test_optim_steps",
+    "test_optim_switching",
     "test_optim_zero_one_adam",
     "test_outputs",
     "test_point_to_point",
@@ -67,6 +75,7 @@ TESTS = {
     "test_optim_bytegrad_machines.py::test_sparse_gradients_are_refused_on_all_ranks": (
         _NO_SPARSE
     ),
+    "test_optim_demo.py::test_infinities_and_what_does_not_suit": _NO_SPARSE,
     "test_optim_qadam.py::test_wrong_optimizers_and_options_are_refused": _NO_SPARSE,
     "test_optim_sparse_loco.py::"
     "test_infinities_and_unsuitable_options_are_errors": _NO_SPARSE,
@@ -94,6 +103,9 @@ THROUGH_NCCL = {
         )
     },
     "test_optim_bytegrad.py::test_sends_a_quarter_of_the_bytes": _HOST_BYTES,
+    "test_optim_demo.py::test_resumed_equals_uninterrupted_and_live_models_change": (
+        _HOST_BYTES
+    ),
     "test_optim_gradient_allreduce.py::test_compression_halves_the_traffic": (
         _HOST_BYTES
     ),
