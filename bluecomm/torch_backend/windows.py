@@ -125,7 +125,8 @@ class GroupWindow:
             target_offset_nelems: Offset of the first element in the target's tensor.
             async_op: Whether to return a Work, which has ended when the target has
                 taken the values; they must not change before. Otherwise they are
-                copied, and the call returns at once.
+                copied, and the call returns at once. Values on a GPU that go through
+                NCCL are lost if this rank ends before the target has taken them.
             opts: torch's PutOptions. Their timeout is that of the group.
 
         Raises:

@@ -132,8 +132,8 @@ class _Kernels(TorchDispatchMode):
         def place(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in originals:
                 return originals[id(tensor)]
-            if id(tensor) in given:
-                return tensor
+            if id(tensor) in given or tensor.layout != torch.strided:
+                return tensor  # sparse ones stay in the host's memory
             if function._schema.name in _UNINITIALIZED:
                 return memory.empty(tensor.shape, tensor.dtype, tensor.stride())
             return memory.upload(tensor)
@@ -175,7 +175,10 @@ class _Kernels(TorchDispatchMode):
         others = [
             tensor
             for tensor in _tensors((args, kwargs))
-            if tensor.dim() and tensor.numel() and not self._memory.holds(tensor)
+            if tensor.layout == torch.strided  # sparse ones stand for the device's
+            and tensor.dim()
+            and tensor.numel()
+            and not self._memory.holds(tensor)
         ]
         is_of_test = self._runs_host_tests and _is_test(sys._getframe())
         if others and name not in _COPIES and not is_of_test:

@@ -107,6 +107,7 @@ class DeviceMemory:
         return self.current_stream or self._default
 
     def allocate(self, nbytes: int) -> int:
+        call("cuCtxSetCurrent", self._context)  # as torch does on any thread
         memory = int(made("cuMemAlloc_v2", nbytes, kind=ctypes.c_uint64))
         self._cuda.fakegpu_pool(memory)  # as torch's
         return memory

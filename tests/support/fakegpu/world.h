@@ -20,7 +20,7 @@
 
 namespace fakegpu {
 
-inline constexpr int kMostDevices = 16;
+inline constexpr int kMostDevices = 32;
 
 // One cuEventRecord: what its stream had done by then.
 struct Recording {
