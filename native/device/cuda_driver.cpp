@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "device/opened_library.h"
+
 namespace bluecomm::device {
 namespace {
 
@@ -23,48 +25,40 @@ bool is_of_capture(int result) {
   return kFirst <= result && result <= kLast;
 }
 
-template <typename Function>
-void bind(void* library, const char* name, Function& function) {
-  void* const found = dlsym(library, name);
-  if (found == nullptr) {
-    throw CudaError(std::string("CUDA's driver lacks ") + name +
-                    "; install a newer driver");
-  }
-  function = reinterpret_cast<Function>(found);
-}
-
-CudaFunctions bind_all(void* library) {
+CudaFunctions find_all(void* opened) {
+  const OpenedLibrary<CudaError> driver{opened, "CUDA's driver",
+                                        "install a newer driver"};
   CudaFunctions all{};
-  bind(library, "cuInit", all.init);
-  bind(library, "cuDeviceGetCount", all.device_count);
-  bind(library, "cuDeviceGet", all.device_get);
-  bind(library, "cuDevicePrimaryCtxRetain", all.context_retain);
-  bind(library, "cuDevicePrimaryCtxRelease_v2", all.context_release);
-  bind(library, "cuCtxPushCurrent_v2", all.context_push);
-  bind(library, "cuCtxPopCurrent_v2", all.context_pop);
-  bind(library, "cuCtxGetStreamPriorityRange", all.stream_priorities);
-  bind(library, "cuStreamCreateWithPriority", all.stream_create);
-  bind(library, "cuStreamDestroy_v2", all.stream_destroy);
-  bind(library, "cuStreamWaitEvent", all.stream_wait);
-  bind(library, "cuStreamIsCapturing", all.stream_is_capturing);
-  bind(library, "cuThreadExchangeStreamCaptureMode", all.exchange_capture_mode);
-  bind(library, "cuEventCreate", all.event_create);
-  bind(library, "cuEventRecord", all.event_record);
-  bind(library, "cuEventQuery", all.event_query);
-  bind(library, "cuEventElapsedTime", all.event_elapsed);
-  bind(library, "cuEventDestroy_v2", all.event_destroy);
-  bind(library, "cuMemHostAlloc", all.host_allocate);
-  bind(library, "cuMemFreeHost", all.host_free);
-  bind(library, "cuMemcpyDtoHAsync_v2", all.copy_to_host);
-  bind(library, "cuMemcpyHtoDAsync_v2", all.copy_to_device);
-  bind(library, "cuMemcpyDtoDAsync_v2", all.copy_on_device);
-  bind(library, "cuMemAlloc_v2", all.allocate);
-  bind(library, "cuMemFree_v2", all.free);
-  bind(library, "cuIpcGetMemHandle", all.ipc_export);
-  bind(library, "cuIpcOpenMemHandle_v2", all.ipc_open);
-  bind(library, "cuIpcCloseMemHandle", all.ipc_close);
-  bind(library, "cuGetErrorName", all.error_name);
-  bind(library, "cuGetErrorString", all.error_text);
+  driver.find("cuInit", all.init);
+  driver.find("cuDeviceGetCount", all.device_count);
+  driver.find("cuDeviceGet", all.device_get);
+  driver.find("cuDevicePrimaryCtxRetain", all.context_retain);
+  driver.find("cuDevicePrimaryCtxRelease_v2", all.context_release);
+  driver.find("cuCtxPushCurrent_v2", all.context_push);
+  driver.find("cuCtxPopCurrent_v2", all.context_pop);
+  driver.find("cuCtxGetStreamPriorityRange", all.stream_priorities);
+  driver.find("cuStreamCreateWithPriority", all.stream_create);
+  driver.find("cuStreamDestroy_v2", all.stream_destroy);
+  driver.find("cuStreamWaitEvent", all.stream_wait);
+  driver.find("cuStreamIsCapturing", all.stream_is_capturing);
+  driver.find("cuThreadExchangeStreamCaptureMode", all.exchange_capture_mode);
+  driver.find("cuEventCreate", all.event_create);
+  driver.find("cuEventRecord", all.event_record);
+  driver.find("cuEventQuery", all.event_query);
+  driver.find("cuEventElapsedTime", all.event_elapsed);
+  driver.find("cuEventDestroy_v2", all.event_destroy);
+  driver.find("cuMemHostAlloc", all.host_allocate);
+  driver.find("cuMemFreeHost", all.host_free);
+  driver.find("cuMemcpyDtoHAsync_v2", all.copy_to_host);
+  driver.find("cuMemcpyHtoDAsync_v2", all.copy_to_device);
+  driver.find("cuMemcpyDtoDAsync_v2", all.copy_on_device);
+  driver.find("cuMemAlloc_v2", all.allocate);
+  driver.find("cuMemFree_v2", all.free);
+  driver.find("cuIpcGetMemHandle", all.ipc_export);
+  driver.find("cuIpcOpenMemHandle_v2", all.ipc_open);
+  driver.find("cuIpcCloseMemHandle", all.ipc_close);
+  driver.find("cuGetErrorName", all.error_name);
+  driver.find("cuGetErrorString", all.error_text);
   return all;
 }
 
@@ -113,7 +107,7 @@ std::shared_ptr<const CudaDriver> open_driver(const std::string& library) {
   if (opened == nullptr) {
     throw CudaError(std::string("CUDA's driver cannot be loaded: ") + dlerror());
   }
-  return std::make_shared<const CudaDriver>(bind_all(opened));
+  return std::make_shared<const CudaDriver>(find_all(opened));
 }
 
 }  // namespace bluecomm::device

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "device/opened_library.h"
+
 namespace bluecomm::device {
 namespace {
 
@@ -26,46 +28,42 @@ void* open_first(const std::vector<std::string>& candidates) {
       "BLUECOMM_DEVICE_TRANSPORT=staged");
 }
 
-template <typename Function>
-void bind_nccl(void* library, const char* name, Function& function) {
-  void* const found = dlsym(library, name);
-  if (found == nullptr) {
-    throw NcclError(std::string("NCCL lacks ") + name +
-                    "; install a newer one, or set BLUECOMM_DEVICE_TRANSPORT=staged");
-  }
-  function = reinterpret_cast<Function>(found);
+OpenedLibrary<NcclError> nccl_in(void* opened) {
+  return {opened, "NCCL",
+          "install a newer one, or set BLUECOMM_DEVICE_TRANSPORT=staged"};
 }
 
-NcclFunctions bind_all_of_nccl(void* library) {
+NcclFunctions find_all_of_nccl(const OpenedLibrary<NcclError>& library) {
   NcclFunctions all{};
-  bind_nccl(library, "ncclGetUniqueId", all.get_unique_id);
-  bind_nccl(library, "ncclCommInitRankConfig", all.init_rank);
-  bind_nccl(library, "ncclCommGetAsyncError", all.get_async_error);
-  bind_nccl(library, "ncclCommFinalize", all.finalize);
-  bind_nccl(library, "ncclCommAbort", all.abort);
-  bind_nccl(library, "ncclAllReduce", all.all_reduce);
-  bind_nccl(library, "ncclReduce", all.reduce);
-  bind_nccl(library, "ncclBroadcast", all.broadcast);
-  bind_nccl(library, "ncclAllGather", all.all_gather);
-  bind_nccl(library, "ncclReduceScatter", all.reduce_scatter);
-  bind_nccl(library, "ncclSend", all.send);
-  bind_nccl(library, "ncclRecv", all.receive);
-  bind_nccl(library, "ncclGroupStart", all.group_start);
-  bind_nccl(library, "ncclGroupEnd", all.group_end);
-  bind_nccl(library, "ncclGetErrorString", all.error_text);
-  bind_nccl(library, "ncclGetLastError", all.last_error);
+  library.find("ncclGetUniqueId", all.get_unique_id);
+  library.find("ncclCommInitRankConfig", all.init_rank);
+  library.find("ncclCommGetAsyncError", all.get_async_error);
+  library.find("ncclCommFinalize", all.finalize);
+  library.find("ncclCommAbort", all.abort);
+  library.find("ncclAllReduce", all.all_reduce);
+  library.find("ncclReduce", all.reduce);
+  library.find("ncclBroadcast", all.broadcast);
+  library.find("ncclAllGather", all.all_gather);
+  library.find("ncclReduceScatter", all.reduce_scatter);
+  library.find("ncclSend", all.send);
+  library.find("ncclRecv", all.receive);
+  library.find("ncclGroupStart", all.group_start);
+  library.find("ncclGroupEnd", all.group_end);
+  library.find("ncclGetErrorString", all.error_text);
+  library.find("ncclGetLastError", all.last_error);
   return all;
 }
 
-std::optional<NcclPutFunctions> bind_puts_of_nccl(void* library, int version) {
+std::optional<NcclPutFunctions> find_puts_of_nccl(
+    const OpenedLibrary<NcclError>& library, int version) {
   if (version < kOldestWithPuts) return std::nullopt;
   NcclPutFunctions all{};
-  bind_nccl(library, "ncclMemAlloc", all.allocate);
-  bind_nccl(library, "ncclMemFree", all.free);
-  bind_nccl(library, "ncclCommWindowRegister", all.register_window);
-  bind_nccl(library, "ncclCommWindowDeregister", all.deregister_window);
-  bind_nccl(library, "ncclPutSignal", all.put_signal);
-  bind_nccl(library, "ncclWaitSignal", all.wait_signal);
+  library.find("ncclMemAlloc", all.allocate);
+  library.find("ncclMemFree", all.free);
+  library.find("ncclCommWindowRegister", all.register_window);
+  library.find("ncclCommWindowDeregister", all.deregister_window);
+  library.find("ncclPutSignal", all.put_signal);
+  library.find("ncclWaitSignal", all.wait_signal);
   return all;
 }
 
@@ -138,9 +136,9 @@ std::optional<int> nccl_reduction(ReduceOp op) {
 }
 
 std::shared_ptr<NcclLibrary> open_nccl(const std::vector<std::string>& candidates) {
-  void* const opened = open_first(candidates);
+  const OpenedLibrary<NcclError> library = nccl_in(open_first(candidates));
   int (*get_version)(int* version) = nullptr;
-  bind_nccl(opened, "ncclGetVersion", get_version);
+  library.find("ncclGetVersion", get_version);
   int version = 0;
   if (get_version(&version) != kNcclSuccess || version < kOldestVersion) {
     throw NcclError("NCCL " + describe_nccl_version(version) +
@@ -148,8 +146,8 @@ std::shared_ptr<NcclLibrary> open_nccl(const std::vector<std::string>& candidate
                     "do not block; install a newer torch, or set "
                     "BLUECOMM_DEVICE_TRANSPORT=staged");
   }
-  return std::make_shared<NcclLibrary>(bind_all_of_nccl(opened), version,
-                                       bind_puts_of_nccl(opened, version));
+  return std::make_shared<NcclLibrary>(find_all_of_nccl(library), version,
+                                       find_puts_of_nccl(library, version));
 }
 
 }  // namespace bluecomm::device
