@@ -688,7 +688,7 @@ class Window(metaclass=_PybindType):
         out_neighbors: Sequence[int],  # ascending
         zero_init: bool,
         ranks: int = 0,  # number of ranks if edges may be added later
-        nbytes_elsewhere: int = 0,  # bytes of a value outside; nbytes is 0 then
+        nbytes_on_device: int = 0,  # bytes of a device value; nbytes is 0 then
         memory: SharedMemory,
     ) -> None: ...
     # The functions that return an id start a request, which is waited for and released
@@ -774,7 +774,7 @@ class Window(metaclass=_PybindType):
         keeps: bool,
         takes: bool = True,  # False if take() has been called
     ) -> None: ...
-    # The functions for values outside; see native/window/window.h. Slots are numbers.
+    # The functions for device values; see native/window/window.h. Slots are numbers.
     def back_slot(self, rank: int) -> int | None: ...
     def pending(self, rank: int) -> tuple[int, int] | None: ...  # word and slot
     def publish_sum(

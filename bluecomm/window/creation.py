@@ -109,7 +109,7 @@ def win_create(
         dtype=word,
         address=0 if slots else value.data_ptr(),
         nbytes=0 if slots else value.nbytes,
-        nbytes_elsewhere=value.nbytes if slots else 0,
+        nbytes_on_device=value.nbytes if slots else 0,
         in_neighbors=sources,
         out_neighbors=targets,
         zero_init=zero_init,

@@ -14,7 +14,7 @@ import torch
 
 from bluecomm.device.point import Point, wait_on_host
 from bluecomm.errors import BluecommError
-from bluecomm.window.outside_slots import OutsideSlots
+from bluecomm.window.device_slots import DeviceSlots
 
 if TYPE_CHECKING:
     from bluecomm._native import Window
@@ -50,7 +50,7 @@ class DeviceValues:
         self,
         native: Window,
         rank: int,
-        slots: OutsideSlots,
+        slots: DeviceSlots,
         initial: torch.Tensor | None,
     ) -> None:
         self._native = native

@@ -15,7 +15,7 @@ import torch
 from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.point import Point, wait_on_host
 from bluecomm.errors import BluecommError, CommunicationTimeout, PeerLostError
-from bluecomm.window.outside_slots import MAILBOX_SLOTS, slot_at, stride_of
+from bluecomm.window.device_slots import MAILBOX_SLOTS, slot_at, stride_of
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclLibrary, NcclPuts, Window

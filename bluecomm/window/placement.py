@@ -14,7 +14,7 @@ from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
-from bluecomm.window.device_slots import DeviceSlots, Offer
+from bluecomm.window.mapped_slots import MappedSlots, Offer
 from bluecomm.window.neighbors import window_neighbors
 
 _log = logging.getLogger("bluecomm")
@@ -45,7 +45,7 @@ class SlotPlacement:
         self, comm: Communicator, tensor: torch.Tensor, *, is_taken: bool
     ) -> None:
         self._comm = comm
-        self._slots: DeviceSlots | None = None
+        self._slots: MappedSlots | None = None
         self.offer: Offer | str = ""
         sources, targets = window_neighbors(comm)
         self._neighbors = sorted({*sources, *targets})
@@ -57,7 +57,7 @@ class SlotPlacement:
         ):
             return
         try:
-            self._slots = DeviceSlots(staging, tensor, sources, targets)
+            self._slots = MappedSlots(staging, tensor, sources, targets)
         except RuntimeError as error:
             self.offer = f"cannot share memory of {staging.name}: {error}"
         else:
@@ -76,7 +76,7 @@ class SlotPlacement:
 
     def agree(
         self, name: str, offers: Mapping[int, Offer | str], timeout_s: float | None
-    ) -> DeviceSlots | None:
+    ) -> MappedSlots | None:
         """Return the slots in memory of the devices; ``None`` for those of the host.
 
         All ranks get the same answer.

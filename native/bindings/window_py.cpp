@@ -148,7 +148,7 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                                       std::string_view dtype, std::uintptr_t address,
                                       std::size_t nbytes, std::vector<int> in_neighbors,
                                       std::vector<int> out_neighbors, bool zero_init,
-                                      int ranks, std::size_t nbytes_elsewhere,
+                                      int ranks, std::size_t nbytes_on_device,
                                       const std::shared_ptr<SharedMemory>& memory) {
   WindowConfig config{id,
                       std::move(name),
@@ -159,7 +159,7 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
                       std::move(out_neighbors),
                       zero_init,
                       ranks,
-                      nbytes_elsewhere};
+                      nbytes_on_device};
   const ReleaseGil unlocked;
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
@@ -227,7 +227,7 @@ void register_window(py::module_& module) {
       .def(py::init(&make_window), arg("engine"), py::kw_only(), arg("id"), arg("name"),
            arg("rank"), arg("dtype"), arg("address"), arg("nbytes"),
            arg("in_neighbors"), arg("out_neighbors"), arg("zero_init"),
-           arg("ranks") = 0, arg("nbytes_elsewhere") = 0, arg("memory"),
+           arg("ranks") = 0, arg("nbytes_on_device") = 0, arg("memory"),
            py::keep_alive<1, 2>())
       .def("open", &open, arg("timeout_s"), arg("kept"), arg("keep"))
       .def("remove", unlocked(&PyWindow::remove))

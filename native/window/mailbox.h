@@ -37,7 +37,7 @@ class Mailbox {
     double p = 0.0;
     bool carries_p = false;
     // Number of the signal that the device's library raises at the reader behind a
-    // value that lies elsewhere; 0 if the value is there already.
+    // device value; 0 if the value is there already.
     std::uint64_t signal = 0;
   };
 
@@ -104,7 +104,7 @@ class MailboxWriter {
   bool publish_sum(const Pending& pending, Mailbox::Meta meta);
   void publish_add(Mailbox::Meta meta);
 
-  // The number of the slot back(), for values that lie elsewhere.
+  // The number of the slot back(), for device values.
   std::uint32_t back_slot() const { return back_ % Mailbox::kSlots; }
 
  private:
@@ -130,7 +130,7 @@ class MailboxReader {
   bool take() { return take_next() != Publication::kNone; }
   // Returns the signal behind the pending publication, or else behind the front slot.
   std::uint64_t next_signal() const;
-  // The number of the front slot, for values that lie elsewhere.
+  // The number of the front slot, for device values.
   std::uint32_t front_slot() const { return front_ % Mailbox::kSlots; }
   // Sets the value to zero, and p too if `with_p`.
   void reset(bool with_p);

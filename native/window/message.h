@@ -47,9 +47,9 @@ struct WindowMessage : MessagePrefix {
   double weight = 1.0;
   double p = 0.0;
   std::uint32_t carries_p = 0;
-  // For values that lie elsewhere; see Window. `is_sum` of a kAccumulate says whether
-  // the back slot has the sum with the pending value, and `was_published` of its kDone
-  // whether the slot was published. `other` of a kDone is the back slot from now on.
+  // For device values; see Window. `is_sum` of a kAccumulate says whether the back slot
+  // has the sum with the pending value, and `was_published` of its kDone whether the
+  // slot was published. `other` of a kDone is the back slot from now on.
   std::uint32_t is_sum = 0;
   std::uint32_t was_published = 1;
   std::uint64_t signal = 0;  // see Mailbox::Meta

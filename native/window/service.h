@@ -35,10 +35,10 @@ struct WindowPut {
   bool accumulates = false;
   bool with_p = false;
   double p = 0.0;
-  // For values that lie elsewhere, and targets that share no memory: whether the back
-  // slots have the sums with the values that are pending there.
+  // For device values, and targets that share no memory: whether the back slots have
+  // the sums with the values that are pending there.
   bool is_sum = false;
-  // For values that lie elsewhere: further targets, at which Window::publish_sum() has
+  // For device values: further targets, at which Window::publish_sum() has
   // already published the sum. They only count as bytes of the call.
   std::vector<int> summed = {};
 };

@@ -207,7 +207,7 @@ void WindowService::finish_arrival(WindowArrival& arrival) {
       arrival.window()->writer_for(arrival.peer()).publish_put(meta);
       break;
     case WindowAction::kAccumulate:
-      if (arrival.window()->config().nbytes_elsewhere > 0) {
+      if (arrival.window()->config().nbytes_on_device > 0) {
         answer.was_published =
             arrival.window()->publish_for(arrival.peer(), meta, message.is_sum != 0);
       } else {

@@ -34,10 +34,10 @@ struct WindowConfig {
   // Number of ranks if the window may get more edges, as in a job that survives losses;
   // 0 if its edges stay as they are.
   int ranks = 0;
-  // Bytes of a value that lies elsewhere, as on a device; `nbytes` is 0 then.
-  std::size_t nbytes_elsewhere = 0;
+  // Bytes of a device value; `nbytes` is 0 then.
+  std::size_t nbytes_on_device = 0;
 
-  std::size_t value_nbytes() const { return nbytes + nbytes_elsewhere; }
+  std::size_t value_nbytes() const { return nbytes + nbytes_on_device; }
 };
 
 // One rank's part of a window: a mailbox for each in-neighbor, and this rank's own
@@ -101,7 +101,7 @@ class Window {
   bool put_directly(int out_neighbor, const DirectPut& put);
   bool get_directly(int in_neighbor, double weight, bool with_p);
 
-  // --- Values that lie elsewhere; see outside_values.cpp ---
+  // --- Device values; see device_values.cpp ---
   //
   // The functions above then change words, p and counts alone. The caller moves each
   // value between one of these calls and one of those. One thread at a time.
@@ -220,7 +220,7 @@ class Window {
     SharedBytes shared GUARDED_BY(mutex);
     std::optional<MailboxWriter> writer GUARDED_BY(mutex);
     std::uint64_t signal GUARDED_BY(mutex) = 0;  // of the next publication
-    // For values that lie elsewhere: the answers of a neighbor without shared memory.
+    // For device values: the answers of a neighbor without shared memory.
     std::uint32_t back GUARDED_BY(mutex) = Mailbox::kFirstBack;
     std::optional<std::uint32_t> pending GUARDED_BY(mutex);
     bool was_published GUARDED_BY(mutex) = true;

@@ -239,7 +239,7 @@ TEST(mailbox, accumulating_against_taking_conserves_the_sum) {
   CHECK(sum == std::vector<double>(kCount, kRounds * (kRounds + 1) / 2.0));
 }
 
-// A value elsewhere: the slots of the mailbox have no bytes.
+// Slots of device values have no bytes in the mailbox.
 TEST(mailbox, a_sum_in_two_steps_needs_the_pending_value) {
   Pair pair(0);
   CHECK(!pair.writer.pending());

@@ -1,6 +1,6 @@
-// Lets a program move the values of a window itself, because they lie outside of the
-// window's memory, as those on a device. The words, p and the counts are as for any
-// window, whose values have no bytes here. Threads of the program call these functions.
+// Lets a program move the values of a window itself, because they lie in memory of a
+// device. The words, p and the counts are as for any window, whose values have no bytes
+// here. Threads of the program call these functions.
 #include <utility>
 
 #include "window/window.h"

@@ -1,4 +1,4 @@
-// Tests windows whose values lie elsewhere: the caller moves each value between two
+// Tests windows with device values: the caller moves each value between two
 // calls, which change words, p and counts.
 #include <memory>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 using Publication = MailboxReader::Publication;
 
-WindowConfig outside_config(int rank, int neighbor) {
+WindowConfig device_config(int rank, int neighbor) {
   WindowConfig config;
   config.id = 7;
   config.name = "x";
@@ -20,13 +20,13 @@ WindowConfig outside_config(int rank, int neighbor) {
   config.dtype = DType::kFloat32;
   config.in_neighbors = {neighbor};
   config.out_neighbors = {neighbor};
-  config.nbytes_elsewhere = 12;
+  config.nbytes_on_device = 12;
   return config;
 }
 
 // The windows of ranks 0 and 1. Rank 0 reaches the memory of rank 1.
-struct OutsideWindows {
-  OutsideWindows() {
+struct DeviceWindows {
+  DeviceWindows() {
     const auto bytes = [](std::span<const std::byte> memory) {
       return SharedBytes{nullptr,
                          {const_cast<std::byte*>(memory.data()), memory.size()}};
@@ -40,13 +40,13 @@ struct OutsideWindows {
   }
 
   const std::shared_ptr<Window> theirs =
-      std::make_shared<Window>(outside_config(1, 0), bytes_of({}), allocate_aligned);
+      std::make_shared<Window>(device_config(1, 0), bytes_of({}), allocate_aligned);
   const std::shared_ptr<Window> mine =
-      std::make_shared<Window>(outside_config(0, 1), bytes_of({}), allocate_aligned);
+      std::make_shared<Window>(device_config(0, 1), bytes_of({}), allocate_aligned);
 };
 
-TEST(outside_values, a_put_publishes_the_back_slot) {
-  OutsideWindows windows;
+TEST(device_values, a_put_publishes_the_back_slot) {
+  DeviceWindows windows;
   CHECK(windows.theirs->next(0) == Publication::kNone);
   const auto filled = windows.mine->back_slot(1);
   windows.put(3.0);
@@ -68,8 +68,8 @@ TEST(outside_values, a_put_publishes_the_back_slot) {
   CHECK_EQ(windows.theirs->versions().at(0), 1U);
 }
 
-TEST(outside_values, a_sum_needs_a_pending_value) {
-  OutsideWindows windows;
+TEST(device_values, a_sum_needs_a_pending_value) {
+  DeviceWindows windows;
   CHECK(!windows.mine->pending(1));
   windows.put(1.0, true);
   const auto pending = windows.mine->pending(1);
@@ -79,8 +79,8 @@ TEST(outside_values, a_sum_needs_a_pending_value) {
   CHECK_EQ(windows.theirs->take(0).second, filled.value());
 }
 
-TEST(outside_values, a_reserved_slot_becomes_current) {
-  OutsideWindows windows;
+TEST(device_values, a_reserved_slot_becomes_current) {
+  DeviceWindows windows;
   const auto before = windows.mine->begin_get(1);
   const std::uint32_t next = windows.theirs->reserve();
   CHECK(next != before.value());
@@ -92,8 +92,8 @@ TEST(outside_values, a_reserved_slot_becomes_current) {
   CHECK(windows.theirs->reserve() != next);
 }
 
-TEST(outside_values, a_neighbor_that_is_gone_has_no_slots) {
-  OutsideWindows windows;
+TEST(device_values, a_neighbor_that_is_gone_has_no_slots) {
+  DeviceWindows windows;
   CHECK(windows.mine->begin_get(1).has_value());
   windows.mine->detach(1);
   CHECK(!windows.mine->back_slot(1));
@@ -104,8 +104,8 @@ TEST(outside_values, a_neighbor_that_is_gone_has_no_slots) {
   CHECK(!windows.theirs->back_slot(5));
 }
 
-TEST(outside_values, answers_say_which_slot_a_neighbor_without_shared_memory_takes) {
-  OutsideWindows windows;
+TEST(device_values, answers_say_which_slot_a_neighbor_without_shared_memory_takes) {
+  DeviceWindows windows;
   Window& mine = *windows.theirs;  // reaches no memory of rank 0
   Window& other = *windows.mine;
   CHECK(!mine.shares_mailbox(0));
@@ -134,8 +134,8 @@ TEST(outside_values, answers_say_which_slot_a_neighbor_without_shared_memory_tak
   CHECK(!mine.back_slot(0));
 }
 
-TEST(outside_values, a_publication_names_the_signal_behind_its_value) {
-  OutsideWindows windows;
+TEST(device_values, a_publication_names_the_signal_behind_its_value) {
+  DeviceWindows windows;
   windows.mine->set_signal(1, 3);
   windows.put(1.0);
   CHECK_EQ(windows.theirs->next_signal(0), 3U);
