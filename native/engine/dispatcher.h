@@ -244,9 +244,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
-  bool take_turn();
-  bool has_unsent() const;
   Operation& operation(RequestId id) const;
+
+  // dispatcher_operations.cpp
+  //
   // Whether this rank's program has called an operation, or other ranks while this one
   // has joined.
   enum class CalledBy { kProgram, kOthers };
@@ -255,10 +256,14 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool start_when_ready(Operation& operation);
   bool resume(Operation& operation);
   void start(Operation& operation);
-  bool read_arrivals();
-  void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
   bool advance(Operation& operation);
   void end(Operation& operation);
+
+  // dispatcher_turns.cpp
+  bool take_turn();
+  bool has_unsent() const;
+  bool read_arrivals();
+  void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
 
   // OperationHost.
   void fail_operation(Operation& operation, Status status) override;
