@@ -19,6 +19,7 @@ FILES = [
     "test_neighbor_allreduce",
     "test_optim_agreement",
     "test_optim_async",
+    "test_optim_autotune",
     "test_optim_bytegrad",
     "test_optim_bytegrad_machines",
     "test_optim_coded_averaging",
