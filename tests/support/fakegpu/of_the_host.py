@@ -36,6 +36,7 @@ FILES = [
     "test_optim_method_errors",
     "test_optim_methods",
     "test_optim_momentum_machines",
+    "test_optim_muloco",
     "test_optim_one_sided",
     "test_optim_onebit_adam",
     "test_optim_parameter_averaging",
