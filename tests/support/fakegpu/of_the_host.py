@@ -1,8 +1,8 @@
 """The files that ``pytest tests/mp --over-fakegpu`` runs, and tests that fail there.
 
-It runs the files in ``FILES``. The tests in ``TESTS`` work only on the host, and those
-in ``THROUGH_NCCL`` not through NCCL: if one of them passes, the run fails, so that its
-line is removed.
+It runs the files in ``FILES``; ``LEFT_OUT`` says why it does not run the others. The
+tests in ``TESTS`` work only on the host, and those in ``THROUGH_NCCL`` not through
+NCCL: if one of them passes, the run fails, so that its line is removed.
 """
 
 from __future__ import annotations
@@ -68,6 +68,58 @@ FILES = [
     "test_window_observation",
     "test_windows",
 ]
+
+_OWN_PROGRAMS = "its ranks are programs of their own, without a fake device"
+_HOST_ITSELF = "it tests what only the host has"
+_UNKNOWN = "nobody has seen it pass, both through NCCL and staged"
+
+# Why a file is not run.
+LEFT_OUT = {
+    **dict.fromkeys(
+        (
+            "test_bench_compare",
+            "test_bench_launch",
+            "test_bench_torch",
+            "test_bench_train",
+            "test_bfrun_local",
+            "test_lightning",
+            "test_lightning_checkpoints",
+            "test_notebook_engines",
+            "test_packages",
+            "test_plain_python",
+            "test_trainers",
+            "test_trainers_over_gloo",
+        ),
+        _OWN_PROGRAMS,
+    ),
+    **dict.fromkeys(
+        (
+            "test_completion",
+            "test_elastic",
+            "test_optim_defaults",
+            "test_result_pool",
+            "test_sparse_allreduce",
+            "test_timeline",
+            "test_torch_comm_hooks",
+            "test_torch_training",
+        ),
+        _UNKNOWN,
+    ),
+    "test_agreement": "through NCCL averages of equal values may have other last bits",
+    "test_bench": "the benchmark chooses where its tensors are",
+    "test_data": "samples and batches are on the host",
+    "test_encryption": f"{_HOST_ITSELF}: encrypted links",
+    "test_idle": f"{_HOST_ITSELF}: cores, which idle ranks leave to others",
+    "test_many_ranks": f"{_HOST_ITSELF}: the memory of 64 ranks",
+    "test_monitored_barrier": "it has no tensors",
+    "test_optim_autotune_machines": f"{_HOST_ITSELF}: the engine's sums and links",
+    "test_optim_models": "torch.compile also compiles the fake, which is in Python",
+    "test_optim_sparse": "sparse gradients of parameters on a GPU are refused",
+    "test_share_memory": f"{_HOST_ITSELF}: tensors in shared memory",
+    "test_shutdown": f"{_HOST_ITSELF}; test_leaks has the end of worlds with devices",
+    "test_staged_operations": "its tensors claim to be on a device of another kind",
+    "test_suspend": f"{_HOST_ITSELF}: threads, which do not run in between",
+}
 
 # Why a test works only on the host, by its file and name. A name without parameters is
 # that of all cases of a test.
