@@ -102,7 +102,6 @@ LEFT_OUT = {
             "test_result_pool",
             "test_sparse_allreduce",
             "test_timeline",
-            "test_torch_comm_hooks",
             "test_torch_training",
         ),
         _UNKNOWN,
@@ -120,7 +119,6 @@ LEFT_OUT = {
     "test_share_memory": f"{_HOST_ITSELF}: tensors in shared memory",
     "test_shutdown": f"{_HOST_ITSELF}; test_leaks has the end of worlds with devices",
     "test_staged_operations": "its tensors claim to be on a device of another kind",
-    "test_suspend": f"{_HOST_ITSELF}: threads, which do not run in between",
 }
 
 # Why a test works only on the host, by its file and name. A name without parameters is
