@@ -36,7 +36,10 @@ class SharedBlock(_MadeByEngine):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Completion(_MadeByEngine):
-    """Outcome of a request. `code` is a `Code` of common/status.h; 0 is success."""
+    """Outcome of a request. `code` is a `Code` of common/status.h; 0 is success.
+
+    If the request `was_carried_out`, a failure is that of an earlier one.
+    """
 
     @property
     def code(self) -> int: ...
@@ -44,6 +47,8 @@ class Completion(_MadeByEngine):
     def text(self) -> str: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def was_carried_out(self) -> bool: ...
 
 class Parameters(metaclass=_PybindType):
     """Parameters of an operation besides its tensors."""

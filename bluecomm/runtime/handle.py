@@ -113,7 +113,8 @@ class RequestHandle(Handle[Result]):
         kind: The name of the function that started it.
         name: Name of the operation or the window.
         finish: Makes the result from ``number`` once the request has succeeded. Called
-            once, by ``wait``.
+            once, by ``wait``, also if the request was carried out but raises the
+            failure of an earlier one.
     """
 
     __slots__ = ("_finish", "_kind", "_name", "_number", "_world")
@@ -157,6 +158,8 @@ class RequestHandle(Handle[Result]):
         self._finish = None
         try:
             if completion.code != OK:
+                if completion.was_carried_out:
+                    finish(number)  # the program may hold the memory of the result
                 raise self.failure_of(completion)
             return finish(number)
         finally:

@@ -280,7 +280,8 @@ void register_engine(py::module_& module) {
       .def_property_readonly(
           "code", [](const Status& self) { return static_cast<int>(self.code); })
       .def_readonly("text", &Status::text)
-      .def_readonly("rank", &Status::rank);
+      .def_readonly("rank", &Status::rank)
+      .def_readonly("was_carried_out", &Status::was_carried_out);
 
   module.def("transport_names", &transport_names);
 

@@ -25,11 +25,13 @@ constexpr bool is_withdrawal(Code code) {
 }
 
 // The outcome of an operation. `text` is the complete message for the user; `rank` is
-// the rank that caused the failure, or -1.
+// the rank that caused the failure, or -1. `was_carried_out` means that the operation
+// has its result, and that the failure is that of an earlier one.
 struct Status {
   Code code = Code::kOk;
   std::string text;
   int rank = -1;
+  bool was_carried_out = false;
 
   bool ok() const { return code == Code::kOk; }
 };

@@ -15,6 +15,7 @@ void BaseRequest::raise_carried() {
   if (status_.ok()) {
     status_ = std::move(*carried_);
     status_.text = label() + " was carried out; " + status_.text;
+    status_.was_carried_out = true;
   } else {
     if (!status_.text.ends_with('.')) status_.text += '.';
     status_.text += " Before it, " + carried_->text;

@@ -36,6 +36,7 @@ void check_raised_once(const Status& own, const std::vector<Status>& agreed) {
                   "allreduce 'agreed." + std::to_string(i) + "' on rank ");
     check_failure(agreed[i], Code::kMismatch,
                   " was carried out; an earlier operation failed");
+    CHECK(agreed[i].was_carried_out);
     check_failure(agreed[i], Code::kMismatch, "had finished its part of it: ");
     check_failure(agreed[i], Code::kMismatch, " called ");
   }

@@ -40,8 +40,10 @@ class FakeWorld:
         self.forgotten.append(number)
 
 
-def completion(code=failure.OK, text="", rank=-1):
-    return SimpleNamespace(code=code, text=text, rank=rank)
+def completion(code=failure.OK, text="", rank=-1, was_carried_out=False):
+    return SimpleNamespace(
+        code=code, text=text, rank=rank, was_carried_out=was_carried_out
+    )
 
 
 def handle_of(world, number=5):
@@ -59,6 +61,17 @@ def test_the_result_is_made_once_and_the_operation_released():
         handle.wait()
     del handle
     assert world.forgotten == []
+
+
+@pytest.mark.parametrize("was_carried_out", [False, True])
+def test_a_failure_of_an_earlier_operation_leaves_the_result(was_carried_out):
+    late = completion(failure.PEER_LOST, "rank 1 is gone", 1, was_carried_out)
+    world, made = FakeWorld(late), []
+    handle = RequestHandle(world, 5, "allreduce", "x", made.append)
+    with pytest.raises(errors.PeerLostError, match="rank 1 is gone"):
+        handle.wait()
+    assert made == ([5] if was_carried_out else [])
+    assert world.released == [5]
 
 
 def test_a_finished_operation_needs_no_world():

@@ -53,7 +53,9 @@ class Parts:
 
 
 DONE = SimpleNamespace(code=failure.OK, text="", rank=-1)
-FAILED = SimpleNamespace(code=failure.INTERNAL, text="it broke", rank=-1)
+FAILED = SimpleNamespace(
+    code=failure.INTERNAL, text="it broke", rank=-1, was_carried_out=False
+)
 
 
 def wait(*answers, timeout_s=None):
