@@ -157,11 +157,15 @@ class RequestHandle(Handle[Result]):
             )
         self._finish = None
         try:
-            if completion.code != OK:
-                if completion.was_carried_out:
+            if completion.code == OK:
+                return finish(number)
+            error = self.failure_of(completion)
+            if completion.was_carried_out:
+                try:
                     finish(number)  # the program may hold the memory of the result
-                raise self.failure_of(completion)
-            return finish(number)
+                except Exception as own:
+                    raise error from own
+            raise error
         finally:
             world.release(number)
 

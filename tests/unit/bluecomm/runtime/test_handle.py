@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,6 +72,16 @@ def test_a_failure_of_an_earlier_operation_leaves_the_result(was_carried_out):
     with pytest.raises(errors.PeerLostError, match="rank 1 is gone"):
         handle.wait()
     assert made == ([5] if was_carried_out else [])
+    assert world.released == [5]
+
+
+def test_a_failure_of_an_earlier_operation_is_raised_if_the_result_fails_too():
+    late = completion(failure.PEER_LOST, "rank 1 is gone", 1, was_carried_out=True)
+    world, own = FakeWorld(late), RuntimeError("the copy failed")
+    handle = RequestHandle(world, 5, "allreduce", "x", Mock(side_effect=own))
+    with pytest.raises(errors.PeerLostError, match="rank 1 is gone") as raised:
+        handle.wait()
+    assert raised.value.__cause__ is own
     assert world.released == [5]
 
 
