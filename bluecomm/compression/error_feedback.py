@@ -152,7 +152,8 @@ class ErrorFeedback:
         for name, residual in self._residuals.items():
             state[name] = residual.clone()
             if (staging := staging_of(residual)) is not None:
-                staging.keep_for_stream(residual)  # perhaps another has allocated it
+                # Another stream may have allocated the residual.
+                staging.keep_for_stream(residual)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -120,8 +120,8 @@ class Staging(abc.ABC):
     def keep_for_stream(self, memory: object) -> None:
         """Keep memory until the current stream has finished its work so far.
 
-        Torch lends the memory of a tensor again in the order of the stream that has
-        allocated it, which perhaps does not wait for the current one.
+        Torch reuses the memory of a freed tensor in the order of the stream that has
+        allocated it. That stream may not wait for the current one.
 
         Args:
             memory: Objects that the work uses.

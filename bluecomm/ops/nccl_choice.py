@@ -1,4 +1,4 @@
-"""Chooses which operations go through NCCL, and the work of those of one call."""
+"""Chooses which operations go through NCCL, and makes the work of a single call."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def combines_bits(dtype: str, op: str) -> bool:
 
 
 def nccl_work(operation: DeviceOperation) -> NcclWork:
-    """Return the work of a call for which ``goes_through_nccl`` holds.
+    """Return the work of an operation that takes one call.
 
-    ``steps_of`` returns the calls of an operation that takes several calls.
+    ``goes_through_nccl`` holds for it, and ``steps_of`` returns ``None``.
     """
     if operation.kind in _KINDS:
         if combines_bits(operation.dtype, operation.parameters.op):

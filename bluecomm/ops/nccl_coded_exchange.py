@@ -202,7 +202,7 @@ class NcclCodedExchange:
         faults = self._pieces.faults_in(results).contiguous()
         self._faults = self._staging.to_host(faults)
         self._pieces.decode(results, into)
-        # The side stream, which has allocated it, does not wait for the decoding.
+        # The side stream has allocated the results, and does not wait for the decoding.
         self._staging.keep_for_stream(results)
 
     def flags(self) -> torch.Tensor | None:

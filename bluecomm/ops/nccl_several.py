@@ -11,10 +11,11 @@ from bluecomm.ops.nccl_steps import WorkInSteps
 
 
 def steps_of(operation: DeviceOperation) -> WorkInSteps | None:
-    """Return the calls of an operation for which ``goes_through_nccl`` holds.
+    """Return the work of an operation for which ``goes_through_nccl`` holds.
 
     Returns:
-        The calls; ``None`` if one call will do, whose work ``nccl_work`` returns.
+        The work of its calls; ``None`` if one call will do, whose work ``nccl_work``
+        returns.
     """
     comm, kind, op = operation.comm, operation.kind, operation.parameters.op
     if kind == "hierarchical_neighbor_allreduce":

@@ -32,14 +32,14 @@ def narrowed(
     Args:
         narrow: The reduction.
         wide: The same in 32 bits; see ``widened``.
-        work: Its work.
+        work: The work of ``wide``.
     """
-    # The function does not refer to the input in 16 bits, which may be freed.
-    result, lower_bits_of = narrow.result, wide.result
+    # copy_lower_bits() does not refer to the input in 16 bits, so it may be freed.
+    result, wide_result = narrow.result, wide.result
     has_result = narrow.kind != "reduce" or narrow.comm.rank == narrow.parameters.root
 
     def copy_lower_bits() -> None:
         if has_result:
-            result.copy_(lower_bits_of)
+            result.copy_(wide_result)
 
     return CompletedWork(work, copy_lower_bits)

@@ -60,9 +60,9 @@ def _recv(
             or ``tensor`` requires grad, because no gradient passes.
         MismatchError: The sender's tensor has another type or number of elements.
         PeerLostError: The sender is lost; without ``src``, all other members are.
-        CommunicationTimeout: No message arrived in time, or the deadline of its send
-            has passed.
-        BluecommError: The send of this message failed, on its device for example.
+        CommunicationTimeout: No message arrived in time, or the send of the message
+            reached its own deadline.
+        BluecommError: The send of the message failed, for example on its device.
     """
     comm = current_communicator(process_set)
     call = _call_of(tensor, src, tag, comm)

@@ -118,7 +118,7 @@ class SplitExchange(GradientExchange):
         with torch.no_grad():
             values.copy_(self._compression.decompress(result, self._kept))
         assert staging is not None
-        staging.keep_for_stream(result)  # which the stream of the hook has allocated
+        staging.keep_for_stream(result)  # the stream of the hook has allocated it
 
     def abandon(self) -> None:
         self._both.abandon()

@@ -35,9 +35,9 @@ class EdgeStats:
     Window calls are counted on the rank that puts or gets values, not on the rank that
     owns the window.
 
-    Of an operation that goes through NCCL the messages are NCCL's sends and receives,
-    which neighbor_allreduce, alltoall and messages consist of. A collective of NCCL,
-    such as that of allreduce, has none, because NCCL chooses their route.
+    If an operation goes through NCCL, its messages are NCCL's sends and receives, as in
+    neighbor_allreduce, alltoall and messages of ``torch.distributed``. Collectives of
+    NCCL, such as that of an allreduce, count none, because NCCL chooses their routes.
 
     Attributes:
         messages_sent: Messages of successful operations to the neighbor.

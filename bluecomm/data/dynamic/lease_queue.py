@@ -190,8 +190,8 @@ class LeaseQueue:
             self._changed.wait_for(self._has_news, self._beat_s)
             self._changed.wait_for(self._is_urgent, _REST_S)
             if self._is_over:
-                # The others may have gone on to the next epoch, or ended. They have
-                # finished what this rank had not finished before.
+                # The others may have gone on to the next epoch, or ended. The epoch is
+                # over, so others have finished the batches that this rank still lists.
                 self._report_repeats(len(self._finished))
                 self._finished = []
                 self._answered = self._asked
@@ -224,7 +224,7 @@ class LeaseQueue:
         return True
 
     def _report_repeats(self, batches: int) -> None:
-        """Warn of batches that this rank has finished after they had returned."""
+        """Warn of batches that this rank finished after it had lost their leases."""
         if batches:
             _log.warning(
                 "%s: rank %s was silent for so long that others use %s again; pass a "

@@ -135,7 +135,7 @@ TESTS = {
 
 _JOINED = "a rank that has joined takes part in no call through NCCL"
 _ENDED = "a call that reaches its deadline ends NCCL's communicator for later ones"
-_HOST_BYTES = "bytes through NCCL are not those of neighbors in stats()"
+_HOST_BYTES = "stats().bytes_sent counts links of the engine, and NCCL has its own"
 
 THROUGH_NCCL = {
     "test_horovod_operations.py::test_join_takes_a_device": _JOINED,
