@@ -25,11 +25,13 @@ from torch.utils._python_dispatch import (
 import bluecomm
 from tests.support.fakegpu.tensors import DeviceMemory, is_composed
 
-# Tests, and programs that they write.
-_PROGRAMS = (str(Path(__file__).parents[2]), tempfile.gettempdir())
+_TESTS = str(Path(__file__).parents[2])
 _SUPPORT = str(Path(__file__).parent)
-# These may be there, too.
-_NO_PROGRAMS = (_SUPPORT, str(Path(bluecomm.__file__).parent))
+# Tests write programs to this folder, in which the project may lie, too.
+_WRITTEN = tempfile.gettempdir()
+_INSTALLED = tuple(
+    str(Path(file).parents[1]) for file in (bluecomm.__file__, torch.__file__)
+)
 _MODULES = str(Path(bluecomm.__file__).parent / "nn")
 # These share their argument's memory, although their schemas do not say so.
 _VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
@@ -382,6 +384,8 @@ def _is_test(frame: FrameType | None) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and file != __file__:
-            return file.startswith(_PROGRAMS) and not file.startswith(_NO_PROGRAMS)
+            if file.startswith(_TESTS):
+                return not file.startswith(_SUPPORT)
+            return file.startswith(_WRITTEN) and not file.startswith(_INSTALLED)
         frame = frame.f_back
     return False
