@@ -81,9 +81,18 @@ Operation& Dispatcher::operation(RequestId id) const {
 
 // --- Results -------------------------------------------------------------------------
 
+namespace {
+
+// Returns whether the request has its result, even if it raises an earlier failure.
+bool was_carried_out(const BaseRequest& request) {
+  return request.succeeded() || request.status().was_carried_out;
+}
+
+}  // namespace
+
 bool Dispatcher::has_result(RequestId id) const {
   const BaseRequest& request = *requests_.at(id);
-  if (!request.succeeded()) return false;
+  if (!was_carried_out(request)) return false;
   if (request.kind() == RequestKind::kRecv) {
     return static_cast<const PointRequest&>(request).call().peer == kAnySource;
   }
@@ -107,7 +116,7 @@ const Result& Dispatcher::result(RequestId id) const {
 
 int Dispatcher::source_of(RequestId id) const {
   const BaseRequest& request = *requests_.at(id);
-  if (request.kind() != RequestKind::kRecv || !request.succeeded()) {
+  if (request.kind() != RequestKind::kRecv || !was_carried_out(request)) {
     throw std::invalid_argument(request.label() + " has received nothing");
   }
   return static_cast<const PointRequest&>(request).source();

@@ -128,6 +128,7 @@ def mismatch() -> tuple[str, str]:
         meet()
         meet()  # the first one may precede the news of the failure
     except bf.MismatchError as small:
+        assert small.__cause__ is None  # the call has its result
         if bf.rank() == 1:
             meet()
             meet()
