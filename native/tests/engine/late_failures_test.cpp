@@ -1,5 +1,8 @@
 // Operations that fail after they have succeeded on some ranks. These ranks raise the
 // failure in their next call, which does not fail on any other rank.
+#include <array>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,6 +129,26 @@ void fail_broadcasts(EngineWorld& world, const std::vector<std::string>& names) 
     return stats.peers[1].channel.messages_received == names.size();
   });
   through.with_windows([](WindowService&) { return true; });  // polls
+}
+
+TEST(late_failures, a_call_that_raises_one_has_its_result) {
+  EngineWorld world(3);
+  fail_broadcasts(world, {"x"});
+  world.run([&](int rank, Engine& engine) {
+    const std::vector<float> input(2, static_cast<float>(rank));
+    const RequestId id =
+        engine.submit(make_call(engine, Kind::kAllgather, "g", input, {}));
+    const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);
+    REQUIRE(status.has_value());
+    CHECK_EQ(status->ok(), rank != 2);
+    CHECK_EQ(status->was_carried_out, rank == 2);
+    const Result result = engine.result(id);
+    REQUIRE(result.bytes.size() == 6 * sizeof(float));
+    std::array<float, 6> rows;
+    std::memcpy(rows.data(), result.bytes.data(), result.bytes.size());
+    CHECK(rows == std::array<float, 6>({0, 0, 1, 1, 2, 2}));
+    engine.release(id);
+  });
 }
 
 TEST(late_failures, the_next_call_raises_all_of_them) {
