@@ -10,11 +10,10 @@ import torch
 from bluecomm.compression import Codec
 from bluecomm.compression.device_codes import encodes_there
 from bluecomm.device.staging import Staging
-from bluecomm.errors import MismatchError
 from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.compressed_call import CompressedCall
 from bluecomm.ops.nccl_coded_exchange import NcclCodedExchange
-from bluecomm.ops.refusal import is_marked, refuse
+from bluecomm.ops.refusal import is_marked, is_mismatch, refuse
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Handle
 from bluecomm.runtime.chained_handle import ChainedHandle
@@ -97,7 +96,7 @@ def start_through_nccl(
 
     def give_up(error: Exception) -> None:
         # After a mismatch or a refusal no rank goes on.
-        if not isinstance(error, MismatchError) and not is_marked(error):
+        if not is_mismatch(error) and not is_marked(error):
             for one in slices:
                 one.refuse(error)
 

@@ -6,12 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from bluecomm.errors import MismatchError
 from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import NcclWork, limit_of, make_nccl_call
 from bluecomm.ops.on_stream import OnStream
-from bluecomm.ops.refusal import refuse, refuse_start
+from bluecomm.ops.refusal import is_mismatch, refuse, refuse_start
 from bluecomm.ops.time_budget import TimeBudget
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import Call
@@ -105,7 +104,7 @@ class NcclSteps:
     def _refuse_left(self, error: Exception) -> None:
         """Tell the members of the calls that will not follow."""
         has_begun = len(self._left) < len(self._steps)
-        if isinstance(error, MismatchError) and not has_begun:
+        if is_mismatch(error) and not has_begun:
             return  # the first calls do not match, so no member starts these
         for name, comm in self._left:
             refuse(comm, [(self._kind, name, None)], error)

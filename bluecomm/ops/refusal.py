@@ -16,7 +16,7 @@ from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.epochs.transaction import TransactionHandle
-from bluecomm.runtime.failure import reason_of
+from bluecomm.runtime.failure import is_late, reason_of
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
@@ -72,6 +72,11 @@ def is_told(error: Exception) -> bool:
 def is_marked(error: Exception) -> bool:
     """Return whether ``told`` has marked an error."""
     return _TOLD in error.__dict__
+
+
+def is_mismatch(error: Exception) -> bool:
+    """Return whether a call has failed on all ranks, because their calls differ."""
+    return isinstance(error, MismatchError) and not is_late(error)
 
 
 def refuse(
@@ -133,7 +138,7 @@ def refuse_follow_up(
         first: Handle of the first call, which exchanges facts on the host.
         error: The failure of the first call.
     """
-    fails_on_all = isinstance(error, MismatchError)
+    fails_on_all = is_mismatch(error)
     if isinstance(first, TransactionHandle):
         # A transaction ends alike on all members, unless its deadline has passed in
         # the barrier of its end.

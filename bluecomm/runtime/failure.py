@@ -43,6 +43,10 @@ _PASSED_ON: dict[type[Exception], int] = {
 }
 
 
+# Set on the error of a call that was carried out.
+_IS_LATE = "_is_of_an_earlier_call"
+
+
 class Reason(NamedTuple):
     """Why a rank does not make a call, as the other ranks learn it.
 
@@ -68,6 +72,17 @@ def reason_of(error: Exception) -> Reason:
     if code == MISMATCH or not isinstance(error, BluecommError):
         return Reason(text)
     return Reason(text, code, error.peers[0] if error.peers else -1)
+
+
+def late(error: Exception) -> Exception:
+    """Return an error after noting that it is that of an earlier call."""
+    error.__dict__[_IS_LATE] = True
+    return error
+
+
+def is_late(error: Exception) -> bool:
+    """Return whether ``late`` has marked an error; other ranks' calls succeed then."""
+    return _IS_LATE in error.__dict__
 
 
 def failure(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from bfrun.wording import count
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.completions import Callback, call
-from bluecomm.runtime.failure import OK, failure
+from bluecomm.runtime.failure import OK, failure, late
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion
@@ -157,17 +157,24 @@ class RequestHandle(Handle[Result]):
             )
         self._finish = None
         try:
-            if completion.code == OK:
-                return finish(number)
-            error = self.failure_of(completion)
-            if completion.was_carried_out:
-                try:
-                    finish(number)  # the program may hold the memory of the result
-                except Exception as own:
-                    raise error from own
-            raise error
+            if completion.code != OK:
+                raise self._failure_after(completion, finish)
+            return finish(number)
         finally:
             world.release(number)
+
+    def _failure_after(
+        self, completion: Completion, finish: Callable[[int], Result]
+    ) -> Exception:
+        """Return the exception for a failed completion, after making any result."""
+        error = self.failure_of(completion)
+        if not completion.was_carried_out:
+            return error
+        try:
+            finish(self._number)  # the program may hold the memory of the result
+        except Exception as cause:
+            error.__cause__ = cause
+        return late(error)
 
     def _await_result(self, timeout_s: float | None) -> Completion | None:
         return self._world.wait(self._number, timeout_s)

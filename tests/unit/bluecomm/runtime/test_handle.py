@@ -69,8 +69,9 @@ def test_a_failure_of_an_earlier_operation_leaves_the_result(was_carried_out):
     late = completion(failure.PEER_LOST, "rank 1 is gone", 1, was_carried_out)
     world, made = FakeWorld(late), []
     handle = RequestHandle(world, 5, "allreduce", "x", made.append)
-    with pytest.raises(errors.PeerLostError, match="rank 1 is gone"):
+    with pytest.raises(errors.PeerLostError, match="rank 1 is gone") as raised:
         handle.wait()
+    assert failure.is_late(raised.value) == was_carried_out
     assert made == ([5] if was_carried_out else [])
     assert world.released == [5]
 

@@ -1,0 +1,57 @@
+"""Operations of several calls through NCCL that raise the failure of an earlier one."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.errors import error_text
+from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.nccl_calls import NCCL
+
+pytestmark = pytest.mark.mp
+
+
+def fail_late() -> None:
+    """Let a send of rank 0 fail after it has returned, and before its next call."""
+    if bf.rank() == 0:
+        token = torch.zeros(1)
+        told = bf.recv_nonblocking(token, 1, tag=1)
+        bf.send(torch.zeros(3), 1, tag=0)
+        told.wait()
+    elif bf.rank() == 1:
+        with contextlib.suppress(bf.MismatchError):
+            bf.recv(torch.zeros(4), 0, tag=0)
+        bf.send(torch.zeros(1), 0, tag=1)
+
+
+def call_after_failures() -> dict[str, str]:
+    """Return errors of calls; a wait for the deadline fails the test."""
+    x = torch.ones(8, 2)
+    parts = list(x.split(2)) if bf.rank() == 1 else None
+    calls = {
+        "adasum": lambda: bf.allreduce(x, op=bf.Adasum),
+        "allgather": lambda: bf.allgather(x),
+        "scatter": lambda: bf.scatter(parts, 1),
+        "machines": lambda: bf.hierarchical_neighbor_allreduce(x),
+    }
+    found = {}
+    for name, call in calls.items():
+        fail_late()
+        found[name] = error_text(call)
+        assert bf.allreduce(x, op=bf.Sum).flatten().tolist() == [4.0] * 16
+    return found
+
+
+def test_nobody_waits_for_a_rank_whose_first_call_raises_late():
+    results = run_ranks_on_gpus(
+        4, call_after_failures, environment=NCCL, ranks_per_machine=2
+    )
+    for rank, found in enumerate(results):
+        for error in found.values():
+            assert error.startswith("MismatchError")
+            assert "was carried out; an earlier operation failed on rank 1" in error
+            assert ("refused its call" in error) == (rank != 0)
