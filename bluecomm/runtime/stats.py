@@ -38,6 +38,8 @@ class EdgeStats:
     If an operation goes through NCCL, its messages are NCCL's sends and receives, as in
     neighbor_allreduce, alltoall and messages of ``torch.distributed``. Collectives of
     NCCL, such as that of an allreduce, count none, because NCCL chooses their routes.
+    Messages of the host that such an operation needs count, too, such as numbers of
+    rows.
 
     Attributes:
         messages_sent: Messages of successful operations to the neighbor.
@@ -118,7 +120,10 @@ class OperationStats:
     """Counters of one kind of operation.
 
     Attributes:
-        calls: Operations that have ended.
+        calls: Operations that have ended. One call of the program may take several:
+            through NCCL an operation that first exchanges numbers of rows, an Adasum,
+            or a hierarchical_neighbor_allreduce; on any device an accumulate to another
+            machine if ``BLUECOMM_WINDOWS`` is nccl.
         failures: Operations that have failed.
         duration_s: Sum of the seconds from call to end.
         exposed_s: Seconds in which the program only waited for these operations.
