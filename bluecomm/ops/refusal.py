@@ -141,9 +141,10 @@ def refuse_follow_up(
     fails_on_all = is_mismatch(error)
     if isinstance(first, TransactionHandle):
         # A transaction ends alike on all members, unless its deadline has passed in
-        # the barrier of its end.
-        is_late = isinstance(error, CommunicationTimeout)
-        fails_on_all = not (is_late and first.transaction.commit is not None)
+        # the barrier of its end, or the failure is that of an earlier operation.
+        is_over_time = isinstance(error, CommunicationTimeout)
+        was_committing = first.transaction.commit is not None
+        fails_on_all = not (is_late(error) or (is_over_time and was_committing))
     if not fails_on_all and not is_marked(error):
         refuse(comm, [(kind, name, None)], error)
 

@@ -76,6 +76,8 @@ class Transaction:
         self.in_background = in_background
         self.state = TransactionState.RUNNING
         self.error: Exception | None = None
+        # The failure of an earlier operation, which the next handle raises.
+        self.late: Exception | None = None
         # If a loss seems to have stopped it: until when it waits for a decision about
         # the loss, and the error that it raises if there is none.
         self.doubt: tuple[float, Exception] | None = None
@@ -174,7 +176,10 @@ class TransactionHandle(Handle[Result]):
             raise transaction.error
         request, self._operation.request = self._operation.request, None
         assert request is not None
+        late, transaction.late = transaction.late, None
         result: Result = request.wait()
+        if late is not None:
+            raise late
         return result
 
     def on_finish(self, callback: Callback) -> None:

@@ -38,7 +38,15 @@ from bluecomm.runtime.epochs.transaction import (
     TransactionHandle,
     TransactionState,
 )
-from bluecomm.runtime.failure import CLOSED, FREED, INTERNAL, OK, PEER_LOST, Reason
+from bluecomm.runtime.failure import (
+    CLOSED,
+    FREED,
+    INTERNAL,
+    OK,
+    PEER_LOST,
+    Reason,
+    late,
+)
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
@@ -358,9 +366,13 @@ class Transactions:
         completion = request.await_end(0.0)
         if completion is None:  # the world is suspended
             return False
-        if completion.code != OK:
-            self._on_failure(transaction, request, completion)
-        return completion.code == OK
+        if completion.code == OK:
+            return True
+        if completion.was_carried_out:
+            transaction.late = late(request.failure_of(completion))
+            return True
+        self._on_failure(transaction, request, completion)
+        return False
 
     def _on_failure(
         self,

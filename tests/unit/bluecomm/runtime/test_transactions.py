@@ -18,7 +18,7 @@ from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.epochs.ledger import Decision
 from bluecomm.runtime.epochs.transaction import TransactionState
 from bluecomm.runtime.epochs.transactions import Transactions
-from bluecomm.runtime.failure import INTERNAL, OK, Reason
+from bluecomm.runtime.failure import INTERNAL, OK, PEER_LOST, Reason, is_late
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.parameters import parameters
 from tests.support.deadlines import DEADLINE_S
@@ -208,6 +208,24 @@ def test_a_call_is_in_flight_until_it_is_released(transactions, world):
     handle.wait()
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["of the call", "of the barrier"])
+def test_a_failure_of_an_earlier_operation_is_raised_after_the_release(
+    transactions, world, number
+):
+    handle = transactions.start(call_of("x"))
+    for index in range(2):
+        if index == number:
+            world.started[index].completion = types.SimpleNamespace(
+                code=PEER_LOST, text="it was carried out; late", was_carried_out=True
+            )
+        world.started[index].end()
+    assert handle.done()
+    assert handle.transaction.state is TransactionState.RELEASED
+    with pytest.raises(BluecommError, match="it was carried out; late") as error:
+        handle.wait()
+    assert is_late(error.value)
+
+
 class EndsWhenAsked(Request):
     """A request that ends just after it was asked some times whether it has ended."""
 
@@ -387,7 +405,7 @@ def start_and_fail(transactions, world, monkeypatch):
     handle = transactions.start(call_of("x", ticket=object(), blocking=True))
     world.members.is_held = True
     world.started[-1].completion = types.SimpleNamespace(
-        code=INTERNAL, rank=-1, text="NCCL failed"
+        code=INTERNAL, rank=-1, text="NCCL failed", was_carried_out=False
     )
     world.started[-1].end()
     return handle
