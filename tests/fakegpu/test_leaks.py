@@ -49,8 +49,6 @@ STAGED = {"BLUECOMM_DEVICE_TRANSPORT": "staged", "BLUECOMM_WINDOWS": "auto"}
 def counts() -> Counter[str]:
     """Return what this process holds of the system and of the fake's libraries."""
     system = held()
-    # The fake splits its mapping for each one of another process, which it counts.
-    del system["mapping memfd:fakegpu (deleted)"]
     # As in NCCL, a thread that waits for the ranks of a unique id has a socket.
     system["descriptor socket:[#]"] -= system.pop("thread fakegpu-id", 0)
     fill_pool()

@@ -91,10 +91,12 @@ void Memory::end_import(Allocation& imported, const std::string& by) {
   imported.opened = 0;
   const std::size_t offset = offset_of(imported);
   const std::size_t before = offset % kPage;
-  // Work that is late writes here, and harms nobody.
+  // Work that is late writes here, and harms nobody. The memory is again one mapping
+  // with that around it.
   map_or_abort(alias_base_ + (offset - before),
                whole_pages(before + block_size(imported.bytes)), PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+               MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_,
+               static_cast<off_t>(offset - before));
 }
 
 std::byte* Memory::margin(const Allocation& allocation) const {

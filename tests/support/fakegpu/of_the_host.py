@@ -55,6 +55,7 @@ FILES = [
     "test_rank_lists",
     "test_regrouping",
     "test_rooted_operations",
+    "test_shutdown",
     "test_stats",
     "test_suspend",
     "test_sync_batch_norm",
@@ -117,7 +118,6 @@ LEFT_OUT = {
     "test_optim_models": "torch.compile also compiles the fake, which is in Python",
     "test_optim_sparse": "sparse gradients of parameters on a GPU are refused",
     "test_share_memory": f"{_HOST_ITSELF}: tensors in shared memory",
-    "test_shutdown": f"{_HOST_ITSELF}; test_leaks has the end of worlds with devices",
     "test_staged_operations": "its tensors claim to be on a device of another kind",
 }
 
