@@ -135,11 +135,11 @@ def allreduce(
 
     The average is ``postscale * (1 / n) * sum_i (prescale * x_i)``; the other
     reductions do not have the factor ``1 / n``. Wherever a rank adds values, it adds
-    them in ascending order of ranks, so the result does not depend on timing. Ranks
-    that send partial sums, which have the type of ``tensor``, may return an average
-    that differs in its last bits from a value on which all ranks agree. Sums and
-    products of integers that overflow ``tensor``'s type wrap around, as torch's do.
-    ``ReduceOp`` describes ``Adasum``.
+    them in ascending order of ranks, so the result does not depend on timing; NCCL
+    chooses an order of its own. Ranks that send partial sums, which have the type of
+    ``tensor``, may return an average that differs in its last bits from a value on
+    which all ranks agree. Sums and products of integers that overflow ``tensor``'s type
+    wrap around, as torch's do. ``ReduceOp`` describes ``Adasum``.
 
     The gradient of the average and the sum is the same operation on the gradients of
     the results, with the same factors, machines and compression. The gradient of

@@ -53,7 +53,9 @@ def _neighbor_allreduce(
     ``d_j`` is the weight that rank ``j`` gave to rank ``i`` in its ``dst_weights``, or
     1 if it gave none. The terms are added in ascending order of rank, in the next wider
     type or with twice the precision of float64, and the sum is rounded once. So a
-    weighted average keeps the bits of values on which the ranks agree.
+    weighted average keeps the bits of values on which the ranks agree. Through NCCL
+    each addition is rounded, in an order that differs among ranks, so the last bits may
+    change.
 
     The gradient is the same operation with transposed weights, whether ranks are
     neighbors by the topology or by this call: with ``w_ij`` and ``d_ij`` the weights

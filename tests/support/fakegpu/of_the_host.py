@@ -8,6 +8,7 @@ NCCL: if one of them passes, the run fails, so that its line is removed.
 from __future__ import annotations
 
 FILES = [
+    "test_agreement",
     "test_allreduce",
     "test_compressed_allreduce",
     "test_free_process_set",
@@ -107,7 +108,6 @@ LEFT_OUT = {
         ),
         _UNKNOWN,
     ),
-    "test_agreement": "through NCCL averages of equal values may have other last bits",
     "test_bench": "the benchmark chooses where its tensors are",
     "test_data": "samples and batches are on the host",
     "test_encryption": f"{_HOST_ITSELF}: encrypted links",
@@ -136,8 +136,18 @@ TESTS = {
 _JOINED = "a rank that has joined takes part in no call through NCCL"
 _ENDED = "a call that reaches its deadline ends NCCL's communicator for later ones"
 _HOST_BYTES = "stats().bytes_sent counts links of the engine, and NCCL has its own"
+_ROUNDED = "averages through NCCL are rounded after each addition"
 
 THROUGH_NCCL = {
+    **{
+        f"test_agreement.py::test_{name}": _ROUNDED
+        for name in (
+            "dynamic_topologies_keep_agreement_for_any_number_of_terms",
+            "no_number_is_closer_to_the_exact_average",
+            "one_peer_schedules_keep_agreement",
+            "static_topologies_keep_agreement",
+        )
+    },
     "test_horovod_operations.py::test_join_takes_a_device": _JOINED,
     **{
         f"test_join.py::test_{name}": _JOINED
