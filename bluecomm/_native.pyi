@@ -634,10 +634,10 @@ class Engine(metaclass=_PybindType):
     def leave_members(self, text: str) -> None:
         """End this rank's membership: its operations fail with ``text``."""
 
-    def watch_failures(self, watcher: FailureWatcher) -> None:
+    def watch_failures(self, watcher: FailureWatcher | None) -> None:
         """Tell `watcher` of lost ranks, and of calls that fail elsewhere later.
 
-        It learns of ranks that are lost already, too.
+        It learns of ranks that are lost already, too. ``None`` tells nobody any more.
         """
 
     def next_member_change(self, timeout_s: float) -> MemberChange | None:

@@ -157,6 +157,16 @@ class NcclCalls:
             if self._queue is not None:
                 self._queue.close(timeout_s)
 
+    def release(self) -> None:
+        """Give the queue's stream back to CUDA, once the world has closed its engine.
+
+        Otherwise this would wait for Python's garbage collection.
+        """
+        with self._lock:
+            if self._queue is not None:
+                self._world.engine.watch_failures(None)
+                self._queue = None
+
 
 def _load(rank: int, index: int) -> NcclLibrary:
     """Return NCCL; an error names the rank and the device."""

@@ -343,6 +343,7 @@ class World(Requests):
         self._completions.close()
         if self.member_feed is not None:
             self.member_feed.join()
+        self.nccl_calls.release()
         release_ended()
         self._end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +160,27 @@ def repeat(worlds: Sequence[World], rounds: int) -> None:
             check_returned(first, counts)
             texts = load().violations()
             assert not texts, "\n".join(texts)
+
+
+def end_without_garbage_collection() -> None:
+    """End two worlds; check that the second one leaves as many streams as the first."""
+    memory = DeviceMemory(int(os.environ["BLUECOMM_RANK"]))
+    left = []
+    with runtime.use(FakeRuntime(memory)), kernels(memory, makes_tensors=True):
+        gc.disable()
+        try:
+            for _ in range(ROUNDS):
+                bf.init()
+                bf.allreduce(torch.ones(3))
+                bf.shutdown()
+                left.append(load().live()["streams"])
+        finally:
+            gc.enable()
+    assert left[0] == left[1]
+
+
+def test_streams_end_without_garbage_collection():
+    run_ranks(2, end_without_garbage_collection, environment=BY_NCCL, initialize=False)
 
 
 def test_worlds_leave_nothing():
