@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from bluecomm.errors import MismatchError
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.compressed_agreement import HEAD_NBYTES
@@ -75,9 +76,12 @@ def _start_slices(
     nothing = torch.empty(0, dtype=torch.uint8)
     started: list[Handle[int]] = []
     failures: list[Exception] = []
+    goes_on = False
 
     def start_others(heads: torch.Tensor) -> int:
+        nonlocal goes_on
         call.agreement.check(heads)
+        goes_on = True
         for error in failures:
             left_out = [first.exchange.second_operation]
             for one in others:
@@ -99,11 +103,22 @@ def _start_slices(
         except Exception as error:
             failures.append(error)
 
+    def give_up(error: Exception) -> None:
+        # The others may have finished the half that has failed here. After a mismatch
+        # they have not, and may not even agree on the number of slices.
+        if goes_on or isinstance(error, MismatchError):
+            return
+        for one in others:
+            refuse(call.comm, one.exchange.refused(), error)
+
     first.exchange.encode(first.values)
     handle = first.exchange.start(
         *(call.agreement.head, start_others, first.into, form, call.timeout_s),
         encode_others,
     )
     return ChainedHandle(
-        handle, lambda _: GroupHandle(started), in_background=not form.blocking
+        handle,
+        lambda _: GroupHandle(started),
+        on_failure=give_up,
+        in_background=not form.blocking,
     )

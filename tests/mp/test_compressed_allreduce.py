@@ -7,9 +7,11 @@ import torch
 
 import bluecomm as bf
 from bluecomm.compression import HalfCast, MinMaxUInt8, RandomK, ScaledSign
+from bluecomm.ops import coded_exchange, follow_up_name
 from bluecomm.ops import compressed_allreduce as module
-from bluecomm.ops import follow_up_name
+from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.runtime import current_communicator
+from bluecomm.runtime.handle import MappedHandle
 from tests.support.other_orders import wait_in_other_orders
 from tests.support.ranks import run_ranks
 
@@ -218,8 +220,45 @@ def break_slices():
             assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
 
 
+def fail_alone():
+    """Let the first half of a call fail on rank 1 only, and call again."""
+    x, started = torch.ones(300), []
+    start, gather = CodedExchange.start, coded_exchange.start_gather
+
+    def note(*args, **kwargs):
+        place = len(started)
+        started.append(None)  # the others may begin before the first one returns
+        started[place] = start(*args, **kwargs)
+        return started[place]
+
+    def fail(_):
+        raise bf.BluecommError("too late")
+
+    def late(*args, **kwargs):
+        return MappedHandle(gather(*args, **kwargs), fail)
+
+    with slices_of(100), turns_of(1), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CodedExchange, "start", note)
+        if bf.rank() == 1:
+            patch.setattr(coded_exchange, "start_gather", late)
+        with pytest.raises(bf.BluecommError, match="too late"):
+            bf.compressed_allreduce(x, HalfCast(), "y")
+        # Those of the other slices do not wait for their deadlines.
+        for handle in started[1:]:
+            with pytest.raises(bf.BluecommError, match="too late"):
+                handle.wait()
+        patch.undo()
+        assert len(started) == (1 if bf.rank() == 1 else 3)
+        assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "y"), x)
+
+
+def fail_in_slices():
+    break_slices()
+    fail_alone()
+
+
 def test_an_error_in_any_slice_fails_all_ranks_at_once():
-    run_ranks(3, break_slices)
+    run_ranks(3, fail_in_slices)
 
 
 class OfHalves(HalfCast):
