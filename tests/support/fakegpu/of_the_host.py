@@ -11,6 +11,7 @@ FILES = [
     "test_agreement",
     "test_allreduce",
     "test_compressed_allreduce",
+    "test_elastic",
     "test_free_process_set",
     "test_gradient_order",
     "test_gradients",
@@ -99,7 +100,6 @@ LEFT_OUT = {
     **dict.fromkeys(
         (
             "test_completion",
-            "test_elastic",
             "test_optim_defaults",
             "test_result_pool",
             "test_sparse_allreduce",
