@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from bluecomm.errors import MismatchError
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.ops.coded_pieces import CodedPieces
 from bluecomm.ops.compressed_agreement import HEAD_NBYTES
 from bluecomm.ops.compressed_call import CompressedCall
 from bluecomm.ops.forms import Form
-from bluecomm.ops.refusal import refuse
+from bluecomm.ops.refusal import is_mismatch, refuse
 from bluecomm.ops.tensor import new_output
 from bluecomm.runtime import Handle
 from bluecomm.runtime.chained_handle import ChainedHandle
@@ -106,7 +105,7 @@ def _start_slices(
     def give_up(error: Exception) -> None:
         # The others may have finished the half that has failed here. After a mismatch
         # they have not, and may not even agree on the number of slices.
-        if goes_on or isinstance(error, MismatchError):
+        if goes_on or is_mismatch(error):
             return
         for one in others:
             refuse(call.comm, one.exchange.refused(), error)

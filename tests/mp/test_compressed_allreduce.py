@@ -11,6 +11,7 @@ from bluecomm.ops import coded_exchange, follow_up_name
 from bluecomm.ops import compressed_allreduce as module
 from bluecomm.ops.coded_exchange import CodedExchange
 from bluecomm.runtime import current_communicator
+from bluecomm.runtime.failure import late
 from bluecomm.runtime.handle import MappedHandle
 from tests.support.other_orders import wait_in_other_orders
 from tests.support.ranks import run_ranks
@@ -220,7 +221,7 @@ def break_slices():
             assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "x"), x)
 
 
-def fail_alone():
+def fail_alone(name, error):
     """Let the first half of a call fail on rank 1 only, and call again."""
     x, started = torch.ones(300), []
     start, gather = CodedExchange.start, coded_exchange.start_gather
@@ -232,29 +233,31 @@ def fail_alone():
         return started[place]
 
     def fail(_):
-        raise bf.BluecommError("too late")
+        raise error
 
-    def late(*args, **kwargs):
+    def fail_later(*args, **kwargs):
         return MappedHandle(gather(*args, **kwargs), fail)
 
     with slices_of(100), turns_of(1), pytest.MonkeyPatch.context() as patch:
         patch.setattr(CodedExchange, "start", note)
         if bf.rank() == 1:
-            patch.setattr(coded_exchange, "start_gather", late)
+            patch.setattr(coded_exchange, "start_gather", fail_later)
         with pytest.raises(bf.BluecommError, match="too late"):
-            bf.compressed_allreduce(x, HalfCast(), "y")
-        # Those of the other slices do not wait for their deadlines.
+            bf.compressed_allreduce(x, HalfCast(), name)
+        # The operations of the other slices do not wait for their deadlines.
         for handle in started[1:]:
             with pytest.raises(bf.BluecommError, match="too late"):
                 handle.wait()
         patch.undo()
         assert len(started) == (1 if bf.rank() == 1 else 3)
-        assert torch.equal(bf.compressed_allreduce(x, HalfCast(), "y"), x)
+        assert torch.equal(bf.compressed_allreduce(x, HalfCast(), name), x)
 
 
 def fail_in_slices():
     break_slices()
-    fail_alone()
+    fail_alone("y", bf.BluecommError("too late"))
+    # An earlier operation has failed, so the other ranks go on.
+    fail_alone("z", late(bf.MismatchError("too late")))
 
 
 def test_an_error_in_any_slice_fails_all_ranks_at_once():
