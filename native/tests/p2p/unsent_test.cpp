@@ -140,7 +140,7 @@ TEST(unsent, in_a_removed_group_leave_nothing) {
   CHECK_EQ(run_point(sender, send_call(sender, value, 1, 1)).text, "");
   CHECK_EQ(run_point(receiver, recv_call(receiver, value, 0, 1)).text, "");
   receiver.remove_group(5);
-  // Nobody answers the notice, so later calls raise nothing.
+  // The receiver does not answer the notice, so later calls of the sender succeed.
   CHECK_EQ(run_point(receiver, send_call(receiver, value, 0)).text, "");
   CHECK_EQ(run_point(sender, recv_call(sender, value, 1)).text, "");
 }
