@@ -25,10 +25,10 @@ from tests.support.fakegpu.training import (
     make_model,
     train_steps,
 )
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 
 # The results of the others depend on the speed of ranks. Each case has a round of each

@@ -21,6 +21,7 @@ from tests.support.fakegpu.ranks import (
     this_memory,
 )
 from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -44,10 +45,9 @@ def add_up_and_tell(x: torch.Tensor) -> tuple[str, str, list[float]]:
 
 
 def test_unlike_versions_of_nccl_are_an_error_on_all_ranks():
-    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
     found = run_ranks(
         *(RANKS, add_up_with_another_nccl, torch.ones(2)),
-        environment=environment,
+        environment=NCCL,
         initialize=False,
     )
     for rank, (error, text, later) in enumerate(found):

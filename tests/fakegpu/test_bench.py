@@ -12,6 +12,7 @@ from bluecomm.bench import ops, train
 from bluecomm.bench.training import measuring
 from bluecomm.bench.training.contenders import default_names
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.transports import STAGED
 
 pytestmark = pytest.mark.mp
 NAMES = ["allreduce_", "compressed_allreduce", "one_peer", "win_update"]
@@ -72,6 +73,5 @@ def run_misled() -> list[int]:
 
 
 def test_times_of_another_path_than_the_one_asked_for_are_refused():
-    environment = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
-    found = run_ranks_on_gpus(2, run_misled, environment=environment)
+    found = run_ranks_on_gpus(2, run_misled, environment=STAGED)
     assert found == [[1, 1], [1, 1]]

@@ -16,6 +16,7 @@ import torch
 import bluecomm as bf
 from tests.examples.launch import EXAMPLES
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import NCCL
 
 pytestmark = pytest.mark.mp
 
@@ -60,7 +61,7 @@ def test_ranks_train_on_their_gpus_through_nccl(tmp_path: Path) -> None:
         2,
         run_example,
         *("--dist-optimizer", "gradient_allreduce", *small, "--json", str(target)),
-        environment={"BLUECOMM_DEVICE_TRANSPORT": "nccl"},
+        environment=NCCL,
     )
     assert found == [(["cuda:0"], True), (["cuda:1"], True)]
     result = json.loads(target.read_text())

@@ -16,10 +16,9 @@ from bluecomm.device import runtime
 from bluecomm.optim import coded_differences
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
 from tests.support.fakegpu.training import RANKS, SMALL, distribute, make_model
+from tests.support.fakegpu.transports import NCCL
 
 pytestmark = pytest.mark.mp
-
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 
 def send_infinities() -> None:

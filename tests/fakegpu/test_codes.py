@@ -34,6 +34,7 @@ from tests.support.fakegpu.training import (
     make_model,
     train_steps,
 )
+from tests.support.fakegpu.transports import NCCL
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import run_ranks
 
@@ -79,7 +80,6 @@ READS = 4
 GATHERED = ["sparse_loco", "sparse late", "diloco", "choco", "low precision"]
 # Algorithms whose codes NCCL carries, and the device adds.
 ADDED = ["bytegrad", "qadam", "onebit_adam", "zero_one_adam"]
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 # Algorithms whose first round waits for the parameters, once for each bucket.
 FIRST_WAITS = {"choco", "low precision"}
 

@@ -15,12 +15,11 @@ from bluecomm.device.staging_table import staging_of
 from bluecomm.ops import compressed_allreduce, nccl_compressed_allreduce
 from tests.support.fakegpu.ranks import FakeRuntime, run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.training import RANKS
+from tests.support.fakegpu.transports import NCCL
 from tests.support.other_orders import wait_in_other_orders
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 
 class Broken(HalfCast):

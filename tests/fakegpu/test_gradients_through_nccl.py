@@ -30,11 +30,11 @@ from tests.support.fakegpu.training import (
     train_steps,
     train_unevenly,
 )
+from tests.support.fakegpu.transports import NCCL
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 
 pytestmark = pytest.mark.mp
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 CASES: dict[str, Mapping[str, Any]] = {
     "average": SMALL,

@@ -10,7 +10,7 @@ import torch
 import bluecomm as bf
 from tests.support.errors import error_text
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
-from tests.support.nccl_calls import NCCL
+from tests.support.fakegpu.transports import NCCL
 
 pytestmark = pytest.mark.mp
 

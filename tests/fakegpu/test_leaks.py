@@ -29,6 +29,7 @@ from tests.support.fakegpu.training import (
     make_model,
     train_steps,
 )
+from tests.support.fakegpu.transports import NCCL, NCCL_PUTS, STAGED
 from tests.support.fakegpu.window_calls import others
 from tests.support.leaks import check_returned, held
 from tests.support.ranks import run_ranks
@@ -41,10 +42,9 @@ ROUNDS = 2
 # The most blocks of page-locked memory of each size that a world uses, and the sizes.
 BLOCKS = 64
 SIZES = [1 << power for power in range(12, 18)]
-# The settings of worlds whose windows are put by NCCL, mapped by CUDA, or on the host.
-BY_NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "nccl"}
-MAPPED = {"BLUECOMM_DEVICE_TRANSPORT": "nccl", "BLUECOMM_WINDOWS": "auto"}
-STAGED = {"BLUECOMM_DEVICE_TRANSPORT": "staged", "BLUECOMM_WINDOWS": "auto"}
+# Worlds whose windows are mapped by CUDA, or on the host.
+MAPPED = {**NCCL, "BLUECOMM_WINDOWS": "auto"}
+ON_HOST = {**STAGED, "BLUECOMM_WINDOWS": "auto"}
 
 
 def counts() -> Counter[str]:
@@ -109,18 +109,18 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault("ncclGetUniqueId:1=2", 0, BY_NCCL),
-    Fault("ncclCommInitRankConfig:1=3", 1, BY_NCCL),
+    Fault("ncclGetUniqueId:1=2", 0, NCCL_PUTS),
+    Fault("ncclCommInitRankConfig:1=3", 1, NCCL_PUTS),
     Fault("ncclCommInitRankConfig:1=async6", 1, MAPPED),
     Fault("ncclAllReduce:1=3", 2, MAPPED),
     Fault("cuEventRecord:1=700", 1, MAPPED),
     Fault("cuIpcGetMemHandle:1=1", 1, MAPPED),
     Fault("cuIpcOpenMemHandle:2=205", 1, MAPPED),
-    Fault("ncclMemAlloc:1=1", 1, BY_NCCL),
-    Fault("ncclCommWindowRegister:1=3", 1, BY_NCCL),
-    Fault("ncclPutSignal:1=3", 1, BY_NCCL),
-    Fault("cuMemHostAlloc:1=2", 1, STAGED),
-    Fault("cuMemcpyDtoHAsync:1=700", 1, STAGED),
+    Fault("ncclMemAlloc:1=1", 1, NCCL_PUTS),
+    Fault("ncclCommWindowRegister:1=3", 1, NCCL_PUTS),
+    Fault("ncclPutSignal:1=3", 1, NCCL_PUTS),
+    Fault("cuMemHostAlloc:1=2", 1, ON_HOST),
+    Fault("cuMemcpyDtoHAsync:1=700", 1, ON_HOST),
 )
 
 
@@ -180,11 +180,13 @@ def end_without_garbage_collection() -> None:
 
 
 def test_streams_end_without_garbage_collection():
-    run_ranks(2, end_without_garbage_collection, environment=BY_NCCL, initialize=False)
+    run_ranks(
+        2, end_without_garbage_collection, environment=NCCL_PUTS, initialize=False
+    )
 
 
 def test_worlds_leave_nothing():
-    worlds = [(settings, use_everything) for settings in (BY_NCCL, MAPPED, STAGED)]
+    worlds = [(settings, use_everything) for settings in (NCCL_PUTS, MAPPED, ON_HOST)]
     run_ranks(RANKS, repeat, worlds, ROUNDS, initialize=False)
 
 

@@ -31,7 +31,7 @@ from tests.support.fakegpu.training import (
     train_steps,
     train_unevenly,
 )
-from tests.support.nccl_calls import NCCL
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp

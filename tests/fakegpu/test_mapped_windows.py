@@ -22,6 +22,7 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import STAGED
 from tests.support.fakegpu.window_calls import (
     RANKS,
     end_rounds,
@@ -177,8 +178,7 @@ def stay_staged() -> list[str]:
 
 def test_other_windows_are_on_the_host_without_a_warning():
     assert run_ranks_on_gpus(2, stay_on_host) == [[], []]
-    staged = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
-    assert run_ranks_on_gpus(2, stay_staged, environment=staged) == [[], []]
+    assert run_ranks_on_gpus(2, stay_staged, environment=STAGED) == [[], []]
     assert run_ranks_on_gpus(2, stay_staged, machines=[0, 1]) == [[], []]
 
 

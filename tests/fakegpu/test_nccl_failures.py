@@ -24,11 +24,11 @@ from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.mode import kernels
 from tests.support.fakegpu.ranks import FakeRuntime, run_ranks_on_gpus
 from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 RANKS = 2
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 # The error of a rank that finds no NCCL.
 MISSING = "NCCL cannot be loaded: libnccl.so.2: cannot open shared object file"
 # The reason that CUDA gives for an error of an earlier kernel.

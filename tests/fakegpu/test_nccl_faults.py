@@ -13,7 +13,8 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
-from tests.support.nccl_calls import NCCL, RANKS
+from tests.support.fakegpu.transports import NCCL
+from tests.support.nccl_calls import RANKS
 from tests.support.ranks import RankFailure
 
 pytestmark = pytest.mark.mp

@@ -10,7 +10,8 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
-from tests.support.nccl_calls import NCCL, gradient_of
+from tests.support.fakegpu.transports import NCCL
+from tests.support.nccl_calls import gradient_of
 from tests.support.ranks import RankFailure, run_ranks
 
 pytestmark = pytest.mark.mp

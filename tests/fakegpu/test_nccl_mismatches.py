@@ -14,7 +14,8 @@ import bluecomm as bf
 from tests.support.errors import error_text
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
-from tests.support.nccl_calls import NCCL, RANKS
+from tests.support.fakegpu.transports import NCCL
+from tests.support.nccl_calls import RANKS
 
 pytestmark = pytest.mark.mp
 

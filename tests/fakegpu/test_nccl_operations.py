@@ -16,15 +16,9 @@ from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import NCCL
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
-from tests.support.nccl_calls import (
-    NCCL,
-    OPERATIONS,
-    RANKS,
-    gradient_of,
-    inputs,
-    run_all,
-)
+from tests.support.nccl_calls import OPERATIONS, RANKS, gradient_of, inputs, run_all
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp

@@ -9,10 +9,10 @@ import bluecomm as bf
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.transports import NCCL
 
 pytestmark = pytest.mark.mp
 RANKS = 3
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 
 def check_others(x: torch.Tensor) -> None:

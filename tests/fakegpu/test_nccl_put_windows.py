@@ -20,6 +20,7 @@ from bluecomm.window.nccl_slots import NcclSlots
 from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import NCCL_PUTS
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.fakegpu.window_calls import (
     RANKS,
@@ -32,7 +33,6 @@ from tests.support.fakegpu.window_calls import (
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-BY_NCCL = {"BLUECOMM_WINDOWS": "nccl", "BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 TYPES = (torch.float32, torch.bfloat16, torch.int64)
 
 
@@ -69,7 +69,7 @@ def expected():
 
 def test_values_are_those_of_the_host(expected, seed):
     found = run_ranks_on_gpus(
-        RANKS, use_windows, inputs(), True, seed=seed, environment=BY_NCCL
+        RANKS, use_windows, inputs(), True, seed=seed, environment=NCCL_PUTS
     )
     torch.testing.assert_close(found, expected)
 
@@ -77,7 +77,7 @@ def test_values_are_those_of_the_host(expected, seed):
 @pytest.mark.parametrize("machines", [[0, 1, 2], [0, 0, 1]])
 def test_values_are_those_of_the_host_between_machines(expected, machines):
     found = run_ranks_on_gpus(
-        RANKS, use_windows, inputs(), True, environment=BY_NCCL, machines=machines
+        RANKS, use_windows, inputs(), True, environment=NCCL_PUTS, machines=machines
     )
     torch.testing.assert_close(found, expected)
 
@@ -102,7 +102,7 @@ def test_the_last_of_several_puts_wins():
     wanted = run_ranks(RANKS, put_on_a_ring, inputs())
     for machines in ([0, 0, 0], [0, 1, 2]):
         found = run_ranks_on_gpus(
-            RANKS, put_on_a_ring, inputs(), environment=BY_NCCL, machines=machines
+            RANKS, put_on_a_ring, inputs(), environment=NCCL_PUTS, machines=machines
         )
         torch.testing.assert_close(found, wanted)
 
@@ -134,7 +134,7 @@ def put_between(folder: Path) -> None:
 
 
 def test_a_value_that_was_put_meanwhile_is_awaited(tmp_path):
-    run_ranks_on_gpus(2, put_between, tmp_path, environment=BY_NCCL)
+    run_ranks_on_gpus(2, put_between, tmp_path, environment=NCCL_PUTS)
 
 
 def get() -> None:
@@ -156,7 +156,7 @@ def get() -> None:
 
 
 def test_gets_are_refused():
-    run_ranks_on_gpus(2, get, environment=BY_NCCL)
+    run_ranks_on_gpus(2, get, environment=NCCL_PUTS)
 
 
 def create(*patterns: str) -> None:
@@ -186,7 +186,7 @@ REFUSALS = {
 @pytest.mark.parametrize("text", REFUSALS)
 def test_a_job_that_cannot_put_is_told_why(text):
     pattern = f"win_create 'x' on rank .: BLUECOMM_WINDOWS=nccl is set, but {text}"
-    run_ranks_on_gpus(2, create, pattern, environment={**BY_NCCL, **REFUSALS[text]})
+    run_ranks_on_gpus(2, create, pattern, environment={**NCCL_PUTS, **REFUSALS[text]})
 
 
 def fail_to_connect() -> None:
@@ -200,7 +200,7 @@ def fail_to_connect() -> None:
 
 
 def test_an_error_of_torch_on_one_rank_is_told_to_all():
-    run_ranks_on_gpus(2, fail_to_connect, environment=BY_NCCL)
+    run_ranks_on_gpus(2, fail_to_connect, environment=NCCL_PUTS)
 
 
 def disagree() -> None:
@@ -212,7 +212,7 @@ def disagree() -> None:
 
 
 def test_unlike_settings_are_a_mismatch():
-    run_ranks_on_gpus(2, disagree, environment=BY_NCCL)
+    run_ranks_on_gpus(2, disagree, environment=NCCL_PUTS)
 
 
 def fail_to_put() -> str:
@@ -254,7 +254,7 @@ def fail_one_put() -> str:
 
 
 def test_a_failure_of_nccl_is_an_error_until_the_window_is_made_again():
-    first, _ = run_ranks_on_gpus(2, fail_to_put, environment=BY_NCCL)
+    first, _ = run_ranks_on_gpus(2, fail_to_put, environment=NCCL_PUTS)
     assert "ncclPutSignal: internal error" in first
     assert "Puts of this window fail until win_free and win_create" in first
 
@@ -301,7 +301,7 @@ def put_for_ever(x: torch.Tensor) -> None:
 )
 def test_a_lost_rank_ends_puts(notices, machines, tmp_path):
     """Let NCCL and the engine notice the loss, or only the engine."""
-    environment = {**BY_NCCL, "FAKEGPU_REMOTE_ERRORS": notices}
+    environment = {**NCCL_PUTS, "FAKEGPU_REMOTE_ERRORS": notices}
     with pytest.raises(AssertionError) as failure:
         run_ranks_on_gpus(
             RANKS,
@@ -341,7 +341,7 @@ def test_each_wait_is_needed(tmp_path):
 
     def run(environment):
         return run_ranks_on_gpus(
-            2, alternate, inputs(), environment={**BY_NCCL, **environment}
+            2, alternate, inputs(), environment={**NCCL_PUTS, **environment}
         )
 
     def check(environment):

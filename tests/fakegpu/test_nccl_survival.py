@@ -22,10 +22,10 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus
 from tests.support.fakegpu.training import distribute, make_batches, make_model
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 CALLS = 6
 # The round, or the step, in which rank 2 is lost, when all have ended those before.
 LOST_IN = 2

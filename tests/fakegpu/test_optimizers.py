@@ -44,6 +44,7 @@ from tests.support.fakegpu.training import (
     train_steps,
     train_unevenly,
 )
+from tests.support.fakegpu.transports import NCCL
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -187,7 +188,7 @@ def test_averages_of_parameters_through_nccl_are_those_of_the_host(expected, see
         cases,
         make_batches(),
         seed=seed,
-        environment={"BLUECOMM_DEVICE_TRANSPORT": "nccl"},
+        environment=NCCL,
     )
     for mine, others in zip(found, expected, strict=True):
         # NCCL may add in another order than the host.

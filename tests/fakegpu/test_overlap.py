@@ -19,6 +19,7 @@ import bluecomm as bf
 from tests.support.deadlines import wait_until
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.transports import STAGED
 from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
@@ -117,10 +118,9 @@ FACTORS = {
 def test_a_part_is_copied_back_before_the_next_one_has_been_copied(transport, tmp_path):
     operations = list(FACTORS)
     x = torch.arange(COUNT, dtype=torch.float32)
-    environment = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
     first, second = run_ranks_on_gpus(
         *(2, exchange, operations, x, tmp_path),
-        environment=environment,
+        environment=STAGED,
         transport=transport,
     )
     for operation, (sent, _), (received, result) in zip(

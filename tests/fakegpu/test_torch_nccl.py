@@ -28,13 +28,13 @@ from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import await_end, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import NCCL
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
 from tests.support.ranks import RankFailure, run_ranks
 from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
 RANKS = 3
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 Tensor = torch.Tensor
 

@@ -11,6 +11,7 @@ import torch
 from tests.fakegpu.test_torch_nccl import kinds_through_nccl
 from tests.support.fakegpu import sharding
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.transports import NCCL
 from tests.support.needs_fsdp2 import needs_fsdp2
 from tests.support.ranks import run_ranks
 
@@ -33,7 +34,7 @@ def test_results_through_nccl_are_those_of_the_host(expected, seed, tmp_path):
     found = run_ranks_on_gpus(
         *(sharding.RANKS, run_and_name_kinds, sharding.inputs(), tmp_path),
         seed=seed,
-        environment={"BLUECOMM_DEVICE_TRANSPORT": "nccl"},
+        environment=NCCL,
     )
     torch.testing.assert_close([results for results, _ in found], expected)
     for _, kinds in found:

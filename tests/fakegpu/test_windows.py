@@ -9,6 +9,7 @@ import torch
 import bluecomm as bf
 from bluecomm.window.live import find
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
+from tests.support.fakegpu.transports import STAGED
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -77,8 +78,7 @@ def expected():
 
 
 def test_values_are_those_of_the_host(expected, seed):
-    staged = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
-    found = run_ranks_on_gpus(RANKS, use_all, inputs(), seed=seed, environment=staged)
+    found = run_ranks_on_gpus(RANKS, use_all, inputs(), seed=seed, environment=STAGED)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 

@@ -14,8 +14,9 @@ from bluecomm.compression import (
 )
 from bluecomm.compression.codec import Pieces
 from tests.gpu.compare import compare_bodies
-from tests.gpu.job import STAGED, Check, Job
+from tests.gpu.job import Check, Job
 from tests.gpu.targets import ROUNDS, medians
+from tests.support.fakegpu.transports import STAGED
 
 KINDS = {
     "MinMaxUInt8": MinMaxUInt8,

@@ -8,9 +8,10 @@ import bluecomm as bf
 from bluecomm.device.nccl import nccl_library
 from tests.gpu.compare import compare_bodies
 from tests.gpu.dtypes import use_all_types
-from tests.gpu.job import NCCL, STAGED, Check, Job, cases_of
+from tests.gpu.job import Check, Job, cases_of
 from tests.gpu.losses import LOST, lose_a_rank
 from tests.support.fakegpu.ranks import this_memory
+from tests.support.fakegpu.transports import NCCL, STAGED
 
 RANKS = 3
 # Torch reads it once, so it is set before the ranks start.

@@ -11,9 +11,10 @@ import torch.distributed as dist
 from torch.distributed import fsdp
 
 from tests.gpu.compare import compare_bodies
-from tests.gpu.job import NCCL, STAGED, Check, Job, NotRunError
+from tests.gpu.job import Check, Job, NotRunError
 from tests.support.fakegpu import ddp, sharding
 from tests.support.fakegpu.ranks import this_memory
+from tests.support.fakegpu.transports import NCCL, STAGED
 
 # GPUs round differently from the host in the passes of a model.
 TOLERANCE = 1e-4

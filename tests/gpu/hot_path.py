@@ -10,10 +10,11 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import bluecomm as bf
-from tests.gpu.job import NCCL, STAGED, Check, Job
+from tests.gpu.job import Check, Job
 from tests.gpu.memory import CudaMemory
 from tests.support.fakegpu.ranks import place, this_memory
 from tests.support.fakegpu.training import distribute, make_model
+from tests.support.fakegpu.transports import NCCL, STAGED
 
 # The profiler itself calls cudaDeviceSynchronize when it ends.
 _WAITS = ("StreamSynchronize", "EventSynchronize", "CtxSynchronize")

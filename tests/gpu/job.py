@@ -9,10 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Ranks' tensors go through NCCL, or through memory of the host.
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
-STAGED = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
-
 
 class NotRunError(Exception):
     """A check cannot run here; the text says why."""

@@ -15,9 +15,10 @@ from torch import nn
 
 import bluecomm as bf
 from bluecomm.ops.nccl_exchange import NcclExchange
-from tests.gpu.job import NCCL, Check, Job
+from tests.gpu.job import Check, Job
 from tests.support.fakegpu.ranks import place, this_memory
 from tests.support.fakegpu.training import Digits
+from tests.support.fakegpu.transports import NCCL
 
 ROUNDS = 20
 CALLS = 5

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.gpu.compare import compare_bodies
-from tests.gpu.job import NCCL, STAGED, Check, Job, cases_of
+from tests.gpu.job import Check, Job, cases_of
 from tests.support.fakegpu.training import train_scaled
+from tests.support.fakegpu.transports import NCCL, STAGED
 
 # A training has 4 steps with a rate of 0.1, on sums of at most 16 products. float32
 # rounds by 6e-8 of a value near 1; torch does not use TF32 unless asked. So the host

@@ -15,7 +15,6 @@ from bluecomm.ops.allreduce import allreduce_parts_nonblocking
 from bluecomm.runtime import current_communicator
 
 RANKS = 3
-NCCL = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
 
 OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "allreduce": lambda x: bf.allreduce(x),
