@@ -94,48 +94,48 @@ PointCall receive_call(std::vector<float>& values) {
   return call;
 }
 
+// Rank 0, which has started a receive from the sender.
+struct ReceivingRank {
+  ReceivingRank() { service.start(receive_call(values), 1, std::nullopt); }
+  const BaseRequest& receive() { return *requests.at(1); }
+
+  OneSender peers;
+  RequestTable requests;
+  WaitStats stats{2, nullptr};
+  const RemovedGroups removed{};
+  std::vector<float> values = std::vector<float>(2);
+  PointService service{0,       kJob,     0,     peers,
+                       removed, requests, stats, [](int, const Status&) {}};
+};
+
 TEST(point_failures, a_receive_ends_without_the_reason_of_a_lost_sender) {
   for (const bool removes_group : {false, true}) {
-    OneSender peers;
-    RequestTable requests;
-    WaitStats stats(2, nullptr);
-    const RemovedGroups removed;
-    PointService service(0, kJob, 0, peers, removed, requests, stats,
-                         [](int, const Status&) {});
-    std::vector<float> values(2);
-    service.start(receive_call(values), 1, std::nullopt);
+    ReceivingRank rank;
     PointMessage message;
     message.job = kJob;
     message.action = PointAction::kUnsent;
     std::unique_ptr<Incoming> incoming =
         std::make_unique<EndlessMessage>(to_header(message, 8));
-    CHECK(service.take_message(kSender, incoming));
-    const BaseRequest& receive = *requests.at(1);
+    CHECK(rank.service.take_message(kSender, incoming));
+    const BaseRequest& receive = rank.receive();
     CHECK(!receive.done());
     if (removes_group) {
-      service.remove_group(0);
+      rank.service.remove_group(0);
     } else {
-      peers.is_lost = true;
+      rank.peers.is_lost = true;
       const std::vector<int> gone{kSender};
-      service.poll(gone);
+      rank.service.poll(gone);
     }
     REQUIRE(receive.done());
     CHECK(receive.status().code == (removes_group ? Code::kFreed : Code::kPeerLost));
-    CHECK(peers.posted.actions.empty());
+    CHECK(rank.peers.posted.actions.empty());
   }
 }
 
 TEST(point_failures, the_sender_learns_that_the_transport_failed) {
   for (const BreaksMessages when : {BreaksMessages::kAccept, BreaksMessages::kFirstRead,
                                     BreaksMessages::kLaterRead}) {
-    OneSender peers;
-    RequestTable requests;
-    WaitStats stats(2, nullptr);
-    const RemovedGroups removed;
-    PointService service(0, kJob, 0, peers, removed, requests, stats,
-                         [](int, const Status&) {});
-    std::vector<float> values(2);
-    service.start(receive_call(values), 1, std::nullopt);
+    ReceivingRank rank;
     PointMessage message;
     message.job = kJob;
     message.dtype = DType::kFloat32;
@@ -143,14 +143,14 @@ TEST(point_failures, the_sender_learns_that_the_transport_failed) {
     message.send = 4;
     std::unique_ptr<Incoming> incoming =
         std::make_unique<BreakingMessage>(to_header(message, 8), when);
-    CHECK(service.take_message(kSender, incoming));
-    service.poll({});
-    const BaseRequest& receive = *requests.at(1);
+    CHECK(rank.service.take_message(kSender, incoming));
+    rank.service.poll({});
+    const BaseRequest& receive = rank.receive();
     REQUIRE(receive.done());
     CHECK(receive.status().code == Code::kInternal);
     CHECK(receive.status().text.ends_with("broken"));
-    CHECK(peers.posted.actions == std::vector{PointAction::kDecline});
-    CHECK(!service.poll({}));
+    CHECK(rank.peers.posted.actions == std::vector{PointAction::kDecline});
+    CHECK(!rank.service.poll({}));
   }
 }
 
