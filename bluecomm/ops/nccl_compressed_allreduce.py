@@ -42,20 +42,20 @@ def start_through_nccl(
     Raises:
         RuntimeError: CUDA or a kernel failed. The other ranks are told.
     """
-    comm, source, staging, codec, names = call[:5]
+    comm, staging, names = call.comm, call.staging, call.names
     assert staging is not None
-    parts = call.slices_of(source)
+    parts = call.slices_of(call.source)
     slices = [
         NcclCodedExchange(
             comm,
             f"{names.rest}.{number}",
-            CodedPieces(len(part), codec, comm.size, comm.rank),
+            CodedPieces(len(part), call.codec, comm.size, comm.rank),
             staging,
             call.timeout_s,
         )
         for number, part in enumerate(parts)
     ]
-    encodes = _encodes(comm.world, codec, staging)
+    encodes = _encodes(comm.world, call.codec, staging)
     try:
         if encodes:
             for one, part in zip(slices, parts, strict=True):
@@ -89,7 +89,7 @@ def start_through_nccl(
         return MappedHandle(GroupHandle(started), take)
 
     def take(_: object) -> torch.Tensor:
-        output = staging.empty(source.shape, source.dtype)
+        output = staging.empty(call.source.shape, call.source.dtype)
         for one, into in zip(slices, call.slices_of(output), strict=True):
             one.take_results(into)
         return output
