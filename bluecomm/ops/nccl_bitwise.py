@@ -11,7 +11,7 @@ import torch
 
 from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_call import NcclWork
-from bluecomm.ops.nccl_completed_work import CompletedWork
+from bluecomm.ops.nccl_epilogue import WorkWithEpilogue
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_reductions import rows_of_members
 from bluecomm.ops.nccl_slices import Slices
@@ -67,7 +67,7 @@ def bitwise_work(operation: DeviceOperation) -> NcclWork:
             rows = exchange.result.view(-1, count)
             operation.result.view(-1).copy_(_combined(given.op, rows))
 
-    return CompletedWork(exchange, combine)
+    return WorkWithEpilogue(exchange, combine)
 
 
 def takes_slices(comm: Communicator, source: torch.Tensor) -> bool:

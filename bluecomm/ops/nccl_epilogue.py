@@ -1,4 +1,4 @@
-"""Work of NCCL with a computation of this member at its end."""
+"""Work of NCCL with an epilogue: a computation of this member on NCCL's result."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue
 
 
-class CompletedWork:
+class WorkWithEpilogue:
     """Work whose result this member computes from the result of other work.
 
     Args:
         work: What NCCL does.
-        compute: Called on the current stream when ``work`` is complete.
+        epilogue: Called on the current stream when ``work`` is complete.
     """
 
-    def __init__(self, work: NcclWork, compute: Callable[[], object]) -> None:
+    def __init__(self, work: NcclWork, epilogue: Callable[[], object]) -> None:
         self._work = work
-        self._compute = compute
+        self._epilogue = epilogue
 
     def make_ticket(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
@@ -35,4 +35,4 @@ class CompletedWork:
     def complete(self, gone: Collection[int]) -> None:
         """Complete the work, and compute the result from it."""
         self._work.complete(gone)
-        self._compute()
+        self._epilogue()

@@ -9,7 +9,7 @@ import torch
 
 from bluecomm.ops.device_operation import DeviceOperation
 from bluecomm.ops.nccl_call import NcclWork
-from bluecomm.ops.nccl_completed_work import CompletedWork
+from bluecomm.ops.nccl_epilogue import WorkWithEpilogue
 
 # Types that are widened.
 WIDENED = frozenset({"int16", "uint16"})
@@ -42,4 +42,4 @@ def narrowed(
         if has_result:
             result.copy_(wide_result)
 
-    return CompletedWork(work, copy_lower_bits)
+    return WorkWithEpilogue(work, copy_lower_bits)
