@@ -21,8 +21,10 @@ LENGTH = 600
 
 # Each pass loses the ranks that the first argument lists for it, in the third batch.
 PASSES = """
-import json, os, signal, sys, time, torch
+import json, os, signal, sys, torch
+from pathlib import Path
 import bluecomm as bf
+from tests.support.deadlines import hear, say
 bf.init()
 victims = json.loads(sys.argv[1])
 uneven = sys.argv[2] == "uneven"
@@ -35,13 +37,11 @@ for number, lost in enumerate(victims):
     for step, batch in enumerate(loader):
         if bf.rank() in lost and step == 2:
             print(json.dumps({"pass": number, "dead": True, "used": used}), flush=True)
-            open(f"lost-{number}-{bf.rank()}", "w").close()
+            say(Path(), f"lost-{number}-{bf.rank()}")
             os.kill(os.getpid(), action)
         # Fast ranks could take all records before a slow one gets its third batch.
-        while step == 2 and not all(
-            os.path.exists(f"lost-{number}-{each}") for each in lost
-        ):
-            time.sleep(0.01)
+        for each in lost if step == 2 else ():
+            hear(Path(), f"lost-{number}-{each}")
         used += batch.tolist()
         if not uneven:
             bf.allreduce(torch.ones(1))
@@ -93,8 +93,10 @@ def test_the_others_use_all_records(how, end, size, victims, tmp_path):
 # Rank 2 is stopped while it holds records. It continues when the others have used them.
 # The others do not wait for a core as long as a lease lasts.
 SILENT = """
-import os, signal, time, torch
+import os, signal, torch
+from pathlib import Path
 import bluecomm as bf
+from tests.support.deadlines import hear, say
 bf.init()
 loader = bf.data.DataLoader(
     torch.arange(60), 4, partition="dynamic", uneven=True, lease_s=8.0, num_workers=0
@@ -103,11 +105,10 @@ used = []
 for step, batch in enumerate(loader):
     if bf.rank() == 2 and step == 0:
         print("stops", os.getpid(), batch.tolist(), flush=True)
-        open("holds", "w").close()
+        say(Path(), "holds")
         os.kill(os.getpid(), signal.SIGSTOP)
     # Fast ranks could take all records before a slow one gets any.
-    while not os.path.exists("holds"):
-        time.sleep(0.01)
+    hear(Path(), "holds")
     used += batch.tolist()
 print("used", used, flush=True)
 bf.barrier()
