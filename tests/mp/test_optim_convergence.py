@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.mp.test_optim_methods import (
+from tests.support.deadlines import STEPPING_S
+from tests.support.logistic import optimum
+from tests.support.methods import (
     BIASED,
     EXACT,
     FEW,
@@ -14,8 +16,6 @@ from tests.mp.test_optim_methods import (
     train,
     vector_of,
 )
-from tests.support.deadlines import STEPPING_S
-from tests.support.logistic import optimum
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp

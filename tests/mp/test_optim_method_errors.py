@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.mp.test_optim_methods import (
+from tests.support.logistic import Logistic, start_of
+from tests.support.methods import (
     EXACT,
     METHODS,
     RANKS,
@@ -13,7 +14,6 @@ from tests.mp.test_optim_methods import (
     set_line,
     train,
 )
-from tests.support.logistic import Logistic, start_of
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp

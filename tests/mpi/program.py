@@ -25,7 +25,6 @@ import torch
 import bluecomm as bf
 import bluecomm.runtime.rendezvous.bootstrap_exchange
 from bluecomm.runtime import current_communicator, current_process
-from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
 from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradient
@@ -41,6 +40,8 @@ from tests.mp.test_windows import (
     updates_see_complete_puts_only,
     weights_of_a_put_and_versions,
 )
+from tests.support import methods
+from tests.support.logistic import start_of
 from tests.support.optimizers import optimizers_follow_their_formulas
 from tests.support.oracle import SHAPES, stacked
 from tests.support.uneven_end import finish_before_the_others
@@ -117,7 +118,7 @@ def optimizers_follow_their_formulas_over_mpi() -> None:
 def methods_follow_their_papers() -> None:
     """Decentralized methods on a line of four ranks, after a few steps."""
     methods.set_line()
-    starts = np.stack([methods.start_of(rank) for rank in range(bf.size())])
+    starts = np.stack([start_of(rank) for rank in range(bf.size())])
     for name, method in methods.METHODS.items():
         model, optimizer = methods.make(method)
         methods.train(model, optimizer, methods.FEW, method.how)

@@ -50,6 +50,7 @@ FILES = [
     "test_optim_state",
     "test_optim_steps",
     "test_optim_switching",
+    "test_optim_uneven_inputs",
     "test_optim_zero_one_adam",
     "test_outputs",
     "test_point_to_point",
