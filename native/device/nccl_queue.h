@@ -86,6 +86,9 @@ class NcclQueue final : public FailureWatcher,
            std::span<const std::byte> answer);
 
  private:
+  // How often the thread looks at the device and at a communicator that is in progress.
+  static constexpr std::chrono::microseconds kInterval{200};
+
   struct Numbered {
     std::shared_ptr<NcclCall> call;
     NcclId id;  // of the communicator
@@ -112,7 +115,7 @@ class NcclQueue final : public FailureWatcher,
   void fail_device(const Status& status);
   void forget_issued() REQUIRES(mutex_);
 
-  // The thread's functions.
+  // The thread's turns.
   void run();
   bool goes_on() const;
   std::optional<Numbered> take_next();
@@ -121,6 +124,7 @@ class NcclQueue final : public FailureWatcher,
   void issue(const Numbered& next);
   NcclComm* comm_of(const Numbered& next);
   bool settle(NcclComm& comm, const NcclGroup& group);
+  // The endings, also on the thread.
   void watch();
   void watch_device();
   void watch_comms();
@@ -133,6 +137,7 @@ class NcclQueue final : public FailureWatcher,
   void end();
   Status closed_status() const;
   void finalize(Clock::time_point deadline);
+  static Status status_of(const std::exception& error);
 
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<const CudaDevice> device_;

@@ -1,263 +1,21 @@
-// The queue of NCCL's calls, with its thread, over a driver and an NCCL that the test
-// controls.
+// The queue of NCCL's calls: the order of calls, the numbers and messages that it
+// refuses, and how it is suspended. Its endings have tests of their own.
 #include "device/nccl_queue.h"
 
-#include <algorithm>
-#include <array>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/engine/engine_world.h"
+#include "tests/device/nccl_queues.h"
 
 namespace bluecomm::test {
 namespace {
 
-using device::CudaDevice;
-using device::CudaDriver;
-using device::CudaFunctions;
 using device::NcclCall;
-using device::NcclFunctions;
 using device::NcclGroup;
-using device::NcclHandle;
-using device::NcclLibrary;
-using device::NcclQueue;
 using device::NcclWork;
-
-// The state of the device and of NCCL. Ranks share the device. There is a log for each
-// number of a rank in its group.
-class Imitation {
- public:
-  void log(NcclHandle comm, const std::string& call) {
-    const std::lock_guard lock(mutex_);
-    calls_[comm].push_back(call);
-    if (call == "abort") finishes_ = true;  // streams go on
-  }
-  std::vector<std::string> calls(int rank) {
-    const std::lock_guard lock(mutex_);
-    return calls_[comm_of(rank)];
-  }
-  bool has_called(int rank, const std::string& call) {
-    for (const std::string& one : calls(rank)) {
-      if (one == call) return true;
-    }
-    return false;
-  }
-  int query() {
-    const std::lock_guard lock(mutex_);
-    ++queries_;
-    return finishes_ ? 0 : device::kCudaNotReady;
-  }
-  std::size_t queries() {
-    const std::lock_guard lock(mutex_);
-    return queries_;
-  }
-  // Whether the device finishes its work.
-  void set_finishes(bool finishes) {
-    const std::lock_guard lock(mutex_);
-    finishes_ = finishes;
-  }
-
-  static NcclHandle comm_of(int rank) {
-    return reinterpret_cast<NcclHandle>(static_cast<std::uintptr_t>(rank) + 1);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<NcclHandle, std::vector<std::string>> calls_;
-  std::size_t queries_ = 0;
-  bool finishes_ = true;
-};
-
-std::unique_ptr<Imitation> imitation;
-
-CudaFunctions cuda_of_imitation() {
-  CudaFunctions all{};
-  all.init = [](unsigned) { return 0; };
-  all.device_count = [](int* count) {
-    *count = 1;
-    return 0;
-  };
-  all.device_get = [](int*, int) { return 0; };
-  all.context_retain = [](device::CudaContext*, int) { return 0; };
-  all.context_release = [](int) { return 0; };
-  all.context_push = [](device::CudaContext) { return 0; };
-  all.context_pop = [](device::CudaContext*) { return 0; };
-  all.stream_priorities = [](int*, int*) { return 0; };
-  all.stream_create = [](device::CudaStream*, unsigned, int) { return 0; };
-  all.stream_destroy = [](device::CudaStream) { return 0; };
-  all.stream_wait = [](device::CudaStream, device::CudaEvent, unsigned) { return 0; };
-  all.stream_is_capturing = [](device::CudaStream, int*) { return 0; };
-  all.exchange_capture_mode = [](int*) { return 0; };
-  all.event_create = [](device::CudaEvent*, unsigned) { return 0; };
-  all.event_record = [](device::CudaEvent, device::CudaStream) { return 0; };
-  all.event_query = [](device::CudaEvent) { return imitation->query(); };
-  all.event_destroy = [](device::CudaEvent) { return 0; };
-  all.event_elapsed = [](float*, device::CudaEvent, device::CudaEvent) { return 0; };
-  all.error_name = [](int, const char** name) {
-    *name = "CUDA_ERROR";
-    return 0;
-  };
-  all.error_text = all.error_name;
-  return all;
-}
-
-NcclFunctions nccl_of_imitation() {
-  NcclFunctions all{};
-  all.get_unique_id = [](device::NcclId*) { return 0; };
-  all.init_rank = [](NcclHandle* comm, int, device::NcclId, int rank,
-                     device::NcclConfig*) {
-    *comm = Imitation::comm_of(rank);
-    return device::kNcclInProgress;
-  };
-  all.get_async_error = [](NcclHandle, int* error) {
-    *error = 0;
-    return 0;
-  };
-  all.finalize = [](NcclHandle comm) {
-    imitation->log(comm, "finalize");
-    return 0;
-  };
-  all.abort = [](NcclHandle comm) {
-    imitation->log(comm, "abort");
-    return 0;
-  };
-  all.all_reduce = [](const void*, void*, std::size_t count, int, int, NcclHandle comm,
-                      device::CudaStream) {
-    imitation->log(comm, "allreduce " + std::to_string(count));
-    return 0;
-  };
-  all.group_start = [] { return 0; };
-  all.group_end = [] { return 0; };
-  all.send = [](const void*, std::size_t nbytes, int, int peer, NcclHandle comm,
-                device::CudaStream) {
-    imitation->log(comm,
-                   "send " + std::to_string(nbytes) + " to " + std::to_string(peer));
-    return 0;
-  };
-  all.receive = [](void*, std::size_t nbytes, int, int peer, NcclHandle comm,
-                   device::CudaStream) {
-    imitation->log(
-        comm, "receive " + std::to_string(nbytes) + " from " + std::to_string(peer));
-    return 0;
-  };
-  all.error_text = [](int) { return "error"; };
-  all.last_error = [](NcclHandle) { return ""; };
-  return all;
-}
-
-using CallOfRanks = std::vector<std::shared_ptr<NcclCall>>;  // one of each rank
-using AnswerBytes = std::array<std::byte, Ticket::kAnswerBytes>;
-
-// The queues of some ranks.
-class Queues {
- public:
-  explicit Queues(int size = 2, bool awaits_device = false) {
-    imitation = std::make_unique<Imitation>();
-    const auto library = std::make_shared<NcclLibrary>(nccl_of_imitation(), 22907);
-    const auto device = std::make_shared<CudaDevice>(
-        std::make_shared<const CudaDriver>(cuda_of_imitation()), 0);
-    for (int rank = 0; rank < size; ++rank) {
-      queues_.push_back(NcclQueue::open(library, device, rank, awaits_device));
-    }
-  }
-
-  NcclQueue& of(int rank) { return *queues_[static_cast<std::size_t>(rank)]; }
-  std::shared_ptr<NcclCall> make(int rank, std::size_t count,
-                                 NcclCall::Limit limit = kDeadline) {
-    NcclWork work;
-    work.count = count;
-    return enter(rank, {0, 1}, work, limit);
-  }
-  // Makes a call of some ranks, and enters it on one of them.
-  std::shared_ptr<NcclCall> enter(int rank, const std::vector<int>& ranks,
-                                  const NcclWork& work,
-                                  NcclCall::Limit limit = kDeadline) {
-    const NcclGroup group = group_of(rank, ranks);
-    return of(rank).enter(*of(rank).make_call(group, work, nullptr, limit), group);
-  }
-  // Returns the group of these ranks, as its member `rank` sees it.
-  static NcclGroup group_of(int rank, const std::vector<int>& ranks) {
-    NcclGroup group;
-    for (const int member : ranks) group.id = 10 * group.id + member + 1;
-    group.rank = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
-    group.ranks = ranks;
-    return group;
-  }
-  // Makes a call of some ranks.
-  CallOfRanks make_among(const std::vector<int>& ranks, std::size_t count) {
-    NcclWork work;
-    work.count = count;
-    CallOfRanks calls;
-    for (const int rank : ranks) calls.push_back(enter(rank, ranks, work));
-    return calls;
-  }
-  std::shared_ptr<NcclCall> make_exchange(int rank,
-                                          std::vector<device::NcclMessage> sends,
-                                          std::vector<device::NcclMessage> receives,
-                                          bool compares_sizes = false) {
-    NcclWork work;
-    work.function = NcclWork::Function::kExchange;
-    work.sends = std::move(sends);
-    work.receives = std::move(receives);
-    work.compares_sizes = compares_sizes;
-    return enter(rank, {0, 1}, work);
-  }
-  CallOfRanks make_all(std::size_t count) { return {make(0, count), make(1, count)}; }
-
-  std::optional<Status> failure_of(int rank, const std::vector<int>& ranks) {
-    return of(rank).failure_of(group_of(rank, ranks));
-  }
-
-  // The steps by which the engine numbers a call that all ranks have made.
-  static std::vector<std::uint64_t> propose(const CallOfRanks& calls) {
-    std::vector<std::byte> offers;
-    for (const auto& call : calls) {
-      offers.insert(offers.end(), call->offer().begin(), call->offer().end());
-    }
-    calls.front()->check_offers(offers);
-    std::vector<std::uint64_t> proposals;
-    for (std::size_t member = 1; member < calls.size(); ++member) {
-      proposals.push_back(calls[member]->propose());
-    }
-    return proposals;
-  }
-  static AnswerBytes decide(const CallOfRanks& calls,
-                            const std::vector<std::uint64_t>& proposals) {
-    AnswerBytes answer{};
-    calls.front()->write_answer(proposals, answer);
-    return answer;
-  }
-  static AnswerBytes number(const CallOfRanks& calls) {
-    return decide(calls, propose(calls));
-  }
-  static void take(const CallOfRanks& calls, const AnswerBytes& answer) {
-    for (const auto& call : calls) call->take_answer(answer);
-  }
-
-  // Has NCCL carry out a call of all ranks.
-  void issue(std::size_t count) {
-    const CallOfRanks calls = make_all(count);
-    take(calls, number(calls));
-    for (const auto& call : calls) {
-      await([&] { return call->poll().has_value(); });
-      CHECK(call->poll()->ok());
-    }
-  }
-
- private:
-  std::vector<std::shared_ptr<NcclQueue>> queues_;
-};
-
-Status awaited_outcome(NcclCall& call) {
-  await([&] { return call.poll().has_value(); });
-  return call.poll().value_or(Status{});
-}
 
 TEST(nccl_queue, issues_calls_in_the_order_of_their_numbers) {
   Queues queues;
@@ -353,18 +111,6 @@ TEST(nccl_queue, gives_no_number_after_an_impossible_proposal) {
   for (const auto& call : next) CHECK(awaited_outcome(*call).ok());
 }
 
-TEST(nccl_queue, ends_the_communicator_of_a_group_that_is_forgotten) {
-  Queues queues(3);
-  const CallOfRanks calls = queues.make_among({0, 1}, 1);
-  Queues::take(calls, Queues::number(calls));
-  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
-  const NcclGroup group = Queues::group_of(1, {0, 1});
-  queues.of(1).forget_group(group.id);
-  queues.of(1).forget_group(group.id + 1);  // one without calls
-  await([&] { return imitation->has_called(1, "finalize"); });
-  CHECK(!queues.failure_of(1, {0, 2}).has_value());
-}
-
 TEST(nccl_queue, exchanges_messages_with_ranks_that_expect_them) {
   Queues queues;
   const CallOfRanks calls{queues.make_exchange(0, {{1, 0, 8}}, {}),
@@ -426,77 +172,6 @@ TEST(nccl_queue, gives_no_number_to_messages_of_another_size_than_expected) {
   CHECK_EQ(error_of({{1, 0, 8}}, {{0, 0, 8}}), "");
 }
 
-TEST(nccl_queue, fails_calls_that_wait_for_their_number_when_a_rank_is_lost) {
-  Queues queues;
-  const auto waiting = queues.make(1, 3);
-  CHECK(!waiting->poll().has_value());
-  queues.of(1).note_lost(0, "rank 0 was killed");
-  const Status failed = awaited_outcome(*waiting);
-  CHECK(failed.code == Code::kPeerLost);
-  CHECK_EQ(failed.rank, 0);
-  CHECK(waiting->has_ended());
-  CHECK(awaited_outcome(*queues.make(1, 3)).code == Code::kPeerLost);
-}
-
-TEST(nccl_queue, gives_no_number_after_a_loss_and_says_why) {
-  Queues queues;
-  const CallOfRanks calls = queues.make_all(3);
-  queues.of(0).note_lost(1, "rank 1 was killed");
-  try {
-    Queues::number(calls);
-    CHECK(false);
-  } catch (const TicketFailure& failure) {
-    CHECK(failure.status().code == Code::kPeerLost);
-    CHECK_EQ(failure.status().rank, 1);
-  }
-}
-
-TEST(nccl_queue, says_once_what_follows_from_a_failure_of_another_rank) {
-  Queues queues;
-  queues.make_all(1);
-  queues.of(0).note_lost(1, "rank 1 was killed");
-  const Status told = queues.failure_of(0, {0, 1}).value_or(Status{});
-  CHECK(told.text.starts_with("rank 1 was killed; NCCL's communicator was aborted"));
-  queues.of(1).note_failed_ticket(Queues::group_of(1, {0, 1}).id,
-                                  {told.code, "allreduce 'x': " + told.text, 2});
-  const Status heard = queues.failure_of(1, {0, 1}).value_or(Status{});
-  CHECK(heard.text == "allreduce 'x': " + told.text);
-}
-
-TEST(nccl_queue, aborts_when_an_issued_call_fails_on_another_rank) {
-  Queues queues;
-  queues.issue(1);
-  imitation->set_finishes(false);
-  const CallOfRanks calls = queues.make_all(2);
-  Queues::take(calls, Queues::number(calls));
-  CHECK(awaited_outcome(*calls[0]).ok());
-  CHECK(!calls[0]->has_ended());
-  const std::uint64_t group = Queues::group_of(0, {0, 1}).id;
-  queues.of(0).note_failed_ticket(group, {Code::kMismatch, "another call differs", 1});
-  CHECK(!queues.failure_of(0, {0, 1}).has_value());
-  queues.of(0).note_failed_ticket(group, {Code::kInternal, "NCCL failed on rank 1", 1});
-  await([&] { return calls[0]->has_ended(); });
-  CHECK(imitation->has_called(0, "abort"));
-  CHECK(calls[0]->follow(nullptr)->text.starts_with("NCCL failed on rank 1"));
-}
-
-TEST(nccl_queue, goes_on_with_the_calls_of_groups_that_have_not_failed) {
-  Queues queues(3);
-  imitation->set_finishes(false);
-  const CallOfRanks failing = queues.make_among({0, 1, 2}, 1);
-  Queues::take(failing, Queues::number(failing));
-  for (const auto& call : failing) CHECK(awaited_outcome(*call).ok());
-  const CallOfRanks next = queues.make_among({0, 1}, 2);
-  Queues::take(next, Queues::number(next));
-  queues.of(0).note_lost(2, "rank 2 was killed");
-  await([&] { return failing[0]->has_ended() && next[0]->has_ended(); });
-  CHECK(!failing[0]->poll()->ok());
-  CHECK(next[0]->poll()->ok());
-  CHECK(!next[0]->follow(nullptr).has_value());
-  CHECK(queues.failure_of(0, {0, 1, 2}).has_value());
-  CHECK(!queues.failure_of(0, {0, 1}).has_value());
-}
-
 TEST(nccl_queue, repeats_a_call_among_the_members_that_are_left) {
   Queues queues(3);
   NcclWork work;
@@ -531,72 +206,6 @@ TEST(nccl_queue, leaves_out_reductions_to_members_that_are_gone) {
   CHECK_EQ(found.reductions[1].count, 3U);
 }
 
-TEST(nccl_queue, can_keep_operations_open_until_the_device_has_finished) {
-  Queues queues(2, true);
-  imitation->set_finishes(false);
-  const CallOfRanks calls = queues.make_all(1);
-  Queues::take(calls, Queues::number(calls));
-  for (const int rank : {0, 1}) {
-    await([&] { return imitation->has_called(rank, "allreduce 1"); });
-  }
-  // Several looks of the thread at the device.
-  const std::size_t before = imitation->queries();
-  await([&] { return imitation->queries() > before + 4; });
-  CHECK(!calls[0]->poll().has_value());
-  queues.of(1).note_lost(0, "rank 0 was killed");  // the abort lets the device go on
-  CHECK(awaited_outcome(*calls[1]).code == Code::kPeerLost);
-  CHECK(awaited_outcome(*calls[0]).ok());
-  CHECK(calls[0]->has_ended());
-}
-
-TEST(nccl_queue, aborts_the_communicator_of_a_freed_group_that_fails_elsewhere) {
-  Queues queues;
-  imitation->set_finishes(false);
-  const CallOfRanks calls = queues.make_all(1);
-  Queues::take(calls, Queues::number(calls));
-  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
-  const std::uint64_t group = Queues::group_of(0, {0, 1}).id;
-  queues.of(0).forget_group(group);
-  CHECK(!imitation->has_called(0, "finalize"));  // the device works
-  queues.of(0).note_failed_ticket(group, {Code::kInternal, "NCCL failed on rank 1", 1});
-  await([&] { return calls[0]->has_ended(); });
-  CHECK(!imitation->has_called(0, "finalize"));
-  CHECK(imitation->has_called(0, "abort"));
-}
-
-TEST(nccl_queue, aborts_when_the_device_does_not_finish_a_call) {
-  Queues queues;
-  imitation->set_finishes(false);
-  const auto call = queues.make(0, 2, std::chrono::milliseconds(1));
-  const CallOfRanks calls{call, queues.make(1, 2)};
-  Queues::take(calls, Queues::number(calls));
-  await([&] { return call->has_ended(); });
-  CHECK(call->poll()->code == Code::kTimedOut);
-}
-
-TEST(nccl_queue, ends_in_order_if_nothing_is_left_to_do) {
-  Queues queues;
-  queues.issue(1);
-  queues.of(1).close(kDeadline);
-  const std::vector<std::string> expected{"allreduce 1", "finalize", "abort"};
-  CHECK(imitation->calls(1) == expected);
-}
-
-TEST(nccl_queue, aborts_at_the_end_if_other_ranks_may_have_issued_a_call) {
-  Queues queues;
-  queues.issue(1);
-  const CallOfRanks second = queues.make_all(2);
-  const CallOfRanks third = queues.make_all(3);
-  Queues::number(second);
-  third[1]->take_answer(Queues::number(third));  // after the second, which is missing
-  queues.of(1).close(kDeadline);
-  const std::vector<std::string> expected{"allreduce 1", "abort"};
-  CHECK(imitation->calls(1) == expected);
-  for (const auto& call : {second[1], third[1]}) {
-    CHECK(awaited_outcome(*call).code == Code::kClosed);
-  }
-}
-
 TEST(nccl_queue, stands_still_while_it_is_suspended) {
   Queues queues;
   queues.issue(1);
@@ -617,14 +226,6 @@ TEST(nccl_queue, stands_still_while_it_is_suspended) {
     CHECK(awaited_outcome(*next[rank]).ok());
     await([&] { return calls[rank]->has_ended(); });
   }
-}
-
-TEST(nccl_queue, ends_while_it_is_suspended) {
-  Queues queues;
-  queues.issue(1);
-  queues.of(0).suspend();
-  queues.of(0).close(kDeadline);
-  CHECK(imitation->has_called(0, "finalize"));
 }
 
 // For ThreadSanitizer.
