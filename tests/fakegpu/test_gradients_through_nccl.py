@@ -15,9 +15,8 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.ops import nccl_steps, start
 from bluecomm.ops.nccl_call import make_nccl_call
-from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
-from tests.support.fakegpu.faults import await_end, set_fake
+from tests.support.fakegpu.faults import report_killed, set_fake
 from tests.support.fakegpu.ranks import place, run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.training import (
     RANKS,
@@ -342,9 +341,7 @@ def lose_rank_1() -> None:
     if bf.rank() == 1:
         set_fake(FAIL="ncclAllReduce:1=kill")
     training.backward()
-    world = current_communicator().world
-    await_end(world.peers[1].pid)
-    world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
+    report_killed(1)
     # A failure, since the rank that died fails the run anyway.
     raise AssertionError(f"survivor: {training.backward()}")
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S
 from tests.support.errors import error_text
-from tests.support.fakegpu.faults import await_end, set_fake
+from tests.support.fakegpu.faults import report_killed, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 from tests.support.fakegpu.transports import NCCL
 from tests.support.nccl_calls import RANKS
@@ -112,9 +111,7 @@ def lose_rank_1() -> None:
         set_fake(FAIL="ncclAllReduce:1=kill")
     found: list[torch.Tensor] = []
     error = error_text(lambda: found.append(bf.allreduce(x)))
-    world = current_communicator().world
-    await_end(world.peers[1].pid)
-    world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
+    report_killed(1)
     for result in found:
         result.tolist()  # the device goes on after the abort
         error = error_text(lambda: bf.allreduce(x))

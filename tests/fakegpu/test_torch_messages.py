@@ -12,12 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bluecomm.runtime import current_communicator
 from tests.fakegpu.test_torch_nccl import NCCL, RANKS, inputs_of_groups
 from tests.fakegpu.test_torch_operations import held_stream, on_other_stream
 from tests.support.deadlines import DEADLINE_S, hear, say, wait_until
 from tests.support.errors import error_text
-from tests.support.fakegpu.faults import await_end, set_fake
+from tests.support.fakegpu.faults import report_killed, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.ranks import RankFailure, run_ranks
 from tests.support.torch_world import torch_world
@@ -279,9 +278,7 @@ def lose_the_sender(folder: Path) -> None:
                 dist.send(x, 0)
             elif rank == 0:
                 error = error_text(lambda: dist.recv(x, 1))
-        world = current_communicator().world
-        await_end(world.peers[1].pid)
-        world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
+        report_killed(1)
         x.tolist()  # the device goes on after the abort
         if rank == 0 and error == "no error":
             error = error_text(lambda: dist.recv(x, 1))

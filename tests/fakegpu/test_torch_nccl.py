@@ -26,7 +26,7 @@ from tests.fakegpu.test_torch_operations import (
 )
 from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.errors import error_text
-from tests.support.fakegpu.faults import await_end, set_fake
+from tests.support.fakegpu.faults import report_killed, set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.transports import NCCL
 from tests.support.fakegpu.waits import unneeded_waits, waits_of
@@ -344,9 +344,7 @@ def lose_rank_1(folder: Path) -> None:
         if bf.rank() == 1:
             set_fake(FAIL="ncclAllReduce:1=kill")
         error = error_text(lambda: dist.all_reduce(x))
-        world = current_communicator().world
-        await_end(world.peers[1].pid)
-        world.engine.peer_lost(1, "rank 1 was killed")  # as bfrun reports it
+        report_killed(1)
         x.tolist()  # the device goes on after the abort
         if error == "no error":
             error = error_text(lambda: dist.all_reduce(x))

@@ -12,6 +12,7 @@ import torch
 import bluecomm as bf
 from bluecomm.runtime import current_communicator
 from tests.support.deadlines import wait_until
+from tests.support.fakegpu.faults import has_ended
 
 LOST = 1
 # Rank 1 ends in one of the calls behind these.
@@ -38,7 +39,7 @@ def lose_a_rank(count: int, timeout_s: float) -> tuple[str, float]:
     ended = []
 
     def report() -> None:
-        wait_until(lambda: _has_ended(lost), "rank 1 has not ended")
+        wait_until(lambda: has_ended(lost), "rank 1 has not ended")
         ended.append(time.monotonic())
         world.engine.peer_lost(LOST, "rank 1 was killed")  # as bfrun reports it
 
@@ -55,12 +56,3 @@ def lose_a_rank(count: int, timeout_s: float) -> tuple[str, float]:
                 break
     reporter.join()
     return error, time.monotonic() - ended[0]
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether a process has ended, or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
-from tests.support.deadlines import DEADLINE_S
+from bluecomm.runtime import current_communicator
+from tests.support.deadlines import wait_until
 from tests.support.fakegpu.library import load
 
 
@@ -16,17 +16,22 @@ def set_fake(**variables: str) -> None:
     load().reset()
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, or is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 def await_end(pid: int) -> None:
     """Wait until a process has ended, or is a zombie."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        try:
-            if (
-                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                == "Z"
-            ):
-                return
-        except OSError:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"process {pid} goes on")
+    wait_until(lambda: has_ended(pid), f"process {pid} goes on")
+
+
+def report_killed(rank: int) -> None:
+    """Wait until a rank has been killed, and report the loss as bfrun does."""
+    world = current_communicator().world
+    await_end(world.peers[rank].pid)
+    world.engine.peer_lost(rank, f"rank {rank} was killed")
