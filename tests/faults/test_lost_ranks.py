@@ -187,12 +187,17 @@ def test_a_rank_that_ends_while_others_need_it(ending, transport, tmp_path):
 
 # Rank 1 waits in an exit handler until its peers know of its exception.
 TOLD = """
-import atexit, os, sys, threading, time, torch
+import atexit, os, sys, threading, torch
+from pathlib import Path
 import bluecomm as bf
+from tests.support.deadlines import hear, say
+
+def hear_others(word):
+    for rank in (0, 2):
+        hear(Path(), f"{word}-{rank}")
 
 def wait_for_peers():
-    while not all(os.path.exists(f"told-{rank}") for rank in (0, 2)):
-        time.sleep(0.05)
+    hear_others("told")
     print("peers know", flush=True)
 
 if os.environ["RANK"] == "1":
@@ -207,16 +212,15 @@ if bf.rank() == 2:
     except SystemExit:
         pass
 bf.barrier()
-open(f"past-{bf.rank()}", "w").close()
+say(Path(), f"past-{bf.rank()}")
 if bf.rank() == 1:
-    while not all(os.path.exists(f"past-{rank}") for rank in (0, 2)):
-        time.sleep(0.05)
+    hear_others("past")
     raise KeyError("no luck")
 try:
     bf.allreduce(torch.ones(2), name="x")
 except bf.PeerLostError as error:
     print("told:", error, flush=True)
-    open(f"told-{bf.rank()}", "w").close()
+    say(Path(), f"told-{bf.rank()}")
     raise
 """
 

@@ -13,9 +13,11 @@ pytestmark = pytest.mark.faults
 
 RANKS = 3
 PROGRAM = """
-import os, signal, sys, time, types
+import os, signal, sys, types
+from pathlib import Path
 import torch, torch.distributed as dist
 import bluecomm as bf
+from tests.support.deadlines import hear, say
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group(
@@ -25,10 +27,10 @@ group = dist.group.WORLD
 handles = [None] * 3
 dist.all_gather_object(handles, group.get_reconfigure_handle())
 dist.barrier()
-open(f"{folder}/past-{rank}", "w").close()
+say(Path(folder), f"past-{rank}")
 if rank == 1:
-    while not all(os.path.exists(f"{folder}/past-{other}") for other in (0, 2)):
-        time.sleep(0.05)
+    for other in (0, 2):
+        hear(Path(folder), f"past-{other}")
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     while True:
