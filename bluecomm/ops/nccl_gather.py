@@ -7,7 +7,6 @@ the result is made, and NCCL's call is started.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,13 @@ import torch
 from bfrun.wording import format_ranks
 from bluecomm.device.staging import Staging
 from bluecomm.errors import MismatchError, PeerLostError
-from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import limit_of, make_nccl_call, uses_nccl
-from bluecomm.ops.refusal import refuse, refuse_follow_up, refuse_start
+from bluecomm.ops.refusal import refuse, refuse_start
 from bluecomm.ops.tensor import span
 from bluecomm.ops.time_budget import TimeBudget
+from bluecomm.ops.two_calls import start_two_calls
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.runtime.chained_handle import ChainedHandle
 
 if TYPE_CHECKING:
     from bluecomm._native import NcclCall, NcclGroup, NcclQueue, Parameters
@@ -192,15 +190,7 @@ class NcclGather:
 
     def begin(self, first: Call[list[int]]) -> Handle[Any]:
         """Start the operation with its first call, whose settings are complete."""
-        numbers = self._comm.start(first)
-        name = follow_up_name(self._comm, first, "rows")
-        return ChainedHandle(
-            numbers,
-            functools.partial(self._start_rows, name, first.blocking),
-            on_failure=functools.partial(
-                refuse_follow_up, self._comm, self._kind, name, numbers
-            ),
-        )
+        return start_two_calls(self._comm, self._kind, first, "rows", self._start_rows)
 
     def _call_of_numbers(self) -> Call[list[int]]:
         is_alltoall = self._kind == "alltoall"

@@ -8,7 +8,6 @@ scatter on the host. docs/notes/nccl-backend.md has the states.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +16,15 @@ import torch
 from bluecomm.device.runtime import current_runtime
 from bluecomm.device.staging import Staging
 from bluecomm.device.staging_table import cuda_staging, staging_of
-from bluecomm.ops.follow_up_name import follow_up_name
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_messages import Messages
-from bluecomm.ops.refusal import refuse_follow_up, refuse_start
+from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.scattered_parts import RootParts, type_and_shape, words_of
 from bluecomm.ops.tensor import span
 from bluecomm.ops.time_budget import TimeBudget
+from bluecomm.ops.two_calls import start_two_calls
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.runtime.chained_handle import ChainedHandle
 from bluecomm.runtime.own_gpu import own_gpu
 
 _KIND = "scatter"
@@ -83,15 +81,7 @@ class NcclScatter:
 
     def begin(self, first: Call[str]) -> Handle[torch.Tensor]:
         """Start the operation with its first call, whose settings are complete."""
-        facts = self._comm.start(first)
-        name = follow_up_name(self._comm, first, "parts")
-        return ChainedHandle(
-            facts,
-            functools.partial(self._start_parts, name, first.blocking),
-            on_failure=functools.partial(
-                refuse_follow_up, self._comm, _KIND, name, facts
-            ),
-        )
+        return start_two_calls(self._comm, _KIND, first, "parts", self._start_parts)
 
     def _call_of_facts(self) -> Call[str]:
         """Return the call that gives each member the facts about its part."""
