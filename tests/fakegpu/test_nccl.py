@@ -16,6 +16,7 @@ from tests.support.fakegpu.nccl_rank import (
     INVALID_USAGE,
     REMOTE,
     Rank,
+    WrongCalls,
     run,
 )
 from tests.support.ranks import RankFailure
@@ -168,13 +169,9 @@ def test_split(seed):
 def misuse(rank, size, unique_id):
     """Return the violations of calls that are wrong in one way each."""
     own = Rank(rank, size, unique_id)
-    nccl, found = own.nccl, {}
+    nccl, wrong = own.nccl, WrongCalls(own.device)
+    note = wrong.note
     x, y = own.buffer([1] * COUNT), own.buffer([2] * COUNT)
-
-    def note(name, result):
-        texts = own.device.violations()
-        found[name] = (result, texts[-1] if texts else "")
-        own.device.libraries.reset()
 
     own.settle()
     note("end", nccl.ncclGroupEnd())
@@ -191,7 +188,7 @@ def misuse(rank, size, unique_id):
     note("comm", nccl.ncclCommAbort(4096))
     nccl.ncclCommAbort(own.comm)
     note("late", own.do("ncclAllReduce", x, y, COUNT, INT32, SUM))
-    return found
+    return wrong.found
 
 
 def test_misuse_is_reported():
@@ -235,8 +232,7 @@ def disagreeing(rank, size, unique_id):
     own.settle()
     x = own.buffer([1] * COUNT)
     own.do("ncclAllReduce", x, x, COUNT - rank, INT32, SUM)
-    while (error := own.settle()) == 0:
-        time.sleep(0.001)
+    error = own.await_error()
     assert own.nccl.ncclCommAbort(own.comm) == 0
     own.device.read(x, 4, own.stream)  # the stream goes on
     return error, own.device.violations()
@@ -302,8 +298,7 @@ def last_words(rank, size, unique_id, *, dies, folder):
     own.do("ncclAllReduce", x, x, COUNT, INT32, SUM)
     event = own.device.record(own.stream)
     say(folder, f"called-{rank}")
-    while (error := own.settle()) == 0:
-        time.sleep(0.001)
+    error = own.await_error()
     pending = own.device.libraries.cuda.cuEventQuery(event)
     assert own.nccl.ncclCommAbort(own.comm) == 0
     own.device.read(x, 4, own.stream)
@@ -338,8 +333,7 @@ def injected(rank, size, unique_id):
     own.settle()
     x = own.buffer([1] * COUNT)
     answers = [own.do("ncclAllReduce", x, x, COUNT, INT32, SUM) for _ in range(3)]
-    while (error := own.settle()) == 0:
-        time.sleep(0.001)
+    error = own.await_error()
     own.nccl.ncclCommAbort(own.comm)
     return answers[:2], error, own.device.violations()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from unittest import mock
 
 import pytest
@@ -14,6 +13,7 @@ import bluecomm as bf
 from bluecomm.ops import nccl_gather, nccl_scatter, start
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.runtime import current_communicator
+from tests.support.deadlines import wait_until
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.transports import NCCL
@@ -101,8 +101,7 @@ def overlap(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     x = tensors[bf.rank()] * 2
     for i in range(8):  # nobody waits for these, and their tensors are dropped
         handle = bf.allreduce_nonblocking(x + i, name=f"dropped {i}")
-        while not handle.done():
-            time.sleep(0.001)
+        wait_until(handle.done, "the call has not ended", look_s=0.001)
         del handle
         current_communicator().world.reap()
     handles = [

@@ -1,7 +1,6 @@
 """NCCL's one-sided puts as the native code makes them, between ranks of a world."""
 
 import ctypes
-import time
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from bluecomm.device.cuda_staging import CudaStaging
 from bluecomm.device.nccl import nccl_library
 from bluecomm.device.point import wait_on_host
 from bluecomm.device.staging_table import staging_of
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
@@ -45,10 +44,7 @@ class Rank:
         self.puts.connect(unique_id, bf.rank(), bf.size())
 
     def settle(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not self.puts.advance():
-            assert time.monotonic() < deadline
-            time.sleep(0.0001)
+        wait_until(self.puts.advance, "NCCL is in progress", look_s=0.0001)
 
     def part(self, number: int) -> torch.Tensor:
         where = self.puts.address + number * NBYTES
@@ -61,9 +57,14 @@ class Rank:
         self.puts.put(peer, bf.size() * NBYTES, bf.rank() * NBYTES, NBYTES, stream)
         self.settle()
         point = self.puts.point()
-        while point.poll() is None:
+
+        def has_ended() -> bool:
+            if point.poll() is not None:
+                return True
             assert self.puts.advance()  # raises what has failed
-            time.sleep(0.0001)
+            return False
+
+        wait_until(has_ended, "the put has not ended", look_s=0.0001)
 
     def follow(self, peer: int, count: int = 1) -> None:
         """Let the current stream follow puts of a rank."""

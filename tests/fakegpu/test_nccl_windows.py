@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.support.fakegpu.nccl_rank import (
     INVALID_ARGUMENT,
     REMOTE,
     Rank,
+    WrongCalls,
     run,
 )
 from tests.support.ranks import RankFailure
@@ -128,13 +128,9 @@ def test_puts_of_one_rank_arrive_in_their_order(seed):
 def misuse(rank, size, unique_id):
     """Return the violations of calls that are wrong in one way each."""
     own = Windows(rank, size, unique_id)
-    nccl, found = own.nccl, {}
+    nccl, wrong = own.nccl, WrongCalls(own.device)
+    note = wrong.note
     plain = own.buffer([1] * COUNT)
-
-    def note(name, result):
-        texts = own.device.violations()
-        found[name] = (result, texts[-1] if texts else "")
-        own.device.libraries.reset()
 
     def put(source=own.source, window=own.window, offset=0, last=UNTAKEN, peer=0):
         return own.do(
@@ -162,7 +158,7 @@ def misuse(rank, size, unique_id):
     assert nccl.ncclCommWindowDeregister(own.comm, own.window) == 0
     note("closed", put())
     note("closed twice", nccl.ncclCommWindowDeregister(own.comm, own.window))
-    return found
+    return wrong.found
 
 
 def test_misuse_is_reported():
@@ -225,8 +221,7 @@ def last_words(rank, size, unique_id, *, dies, folder):
     wait = WaitDescription(1, dies, 0, 0)
     answer = own.nccl.ncclWaitSignal(1, ctypes.byref(wait), own.comm, own.stream)
     say(folder, f"called-{rank}")
-    while (error := own.settle()) == 0:
-        time.sleep(0.001)
+    error = own.await_error()
     assert own.nccl.ncclCommAbort(own.comm) == 0
     own.device.read(own.part, 4, own.stream)  # the stream goes on
     # A failure, since the rank that died fails the run anyway.

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.deadlines import wait_until
 from tests.support.fakegpu.device import Device
 from tests.support.fakegpu.library import Config, UniqueId, load
 from tests.support.ranks import run_ranks
@@ -43,9 +44,25 @@ class Rank:
     def settle(self, comm: Any = None) -> int:
         """Poll until the communicator is not in progress; return its error."""
         error = ctypes.c_int(IN_PROGRESS)
-        while error.value == IN_PROGRESS:
+
+        def is_settled() -> bool:
             self.nccl.ncclCommGetAsyncError(comm or self.comm, ctypes.byref(error))
+            return error.value != IN_PROGRESS
+
+        wait_until(is_settled, "NCCL is in progress", look_s=0)
         return error.value
+
+    def await_error(self) -> int:
+        """Wait until the communicator has failed; return its error."""
+        error = 0
+
+        def has_failed() -> bool:
+            nonlocal error
+            error = self.settle()
+            return error != 0
+
+        wait_until(has_failed, "the communicator has not failed", look_s=0.001)
+        return error
 
     def buffer(self, values: list[Any], letter: str = "i") -> int:
         memory = self.device.allocate(len(values) * struct.calcsize(letter))
@@ -79,6 +96,20 @@ class Rank:
         assert self.settle() == 0
         assert self.nccl.ncclCommDestroy(self.comm) == 0
         return self.device.violations()
+
+
+class WrongCalls:
+    """What wrong calls of a rank return, and the violations that they cause."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.found: dict[str, tuple[int, str]] = {}
+
+    def note(self, name: str, result: int) -> None:
+        """Note the result of a call, and its violation, if there is one."""
+        texts = self._device.violations()
+        self.found[name] = (result, texts[-1] if texts else "")
+        self._device.libraries.reset()
 
 
 def new_id() -> UniqueId:
