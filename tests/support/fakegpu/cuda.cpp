@@ -204,7 +204,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   CUstream const stream = call.stream(handle);
   if (stream == nullptr) return call.result();
   stream->destroyed = true;
-  world().changed.notify_all();
+  stream->ready.notify_one();
   return kCudaSuccess;
 }
 
@@ -301,6 +301,7 @@ CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
               const std::scoped_lock lock(world().mutex);
               recording->done = true;
               recording->when = std::chrono::steady_clock::now();
+              wake_streams();
             },
             nullptr};
   submit(stream, std::move(task), {});

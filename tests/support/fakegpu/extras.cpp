@@ -68,15 +68,14 @@ void fakegpu_arena(std::uintptr_t* base, std::uintptr_t* alias, std::size_t* byt
   *bytes = world().memory.device_bytes();
 }
 
-// A kernel on `stream` reads or writes bytes. Returns 0 if they are valid.
+// A kernel on `stream` reads or writes bytes, which takes no time there. Returns 0 if
+// they are valid.
 int fakegpu_access(CUstream handle, CUdeviceptr address, std::size_t bytes,
                    int is_write, const char* label) {
   const std::scoped_lock lock(world().mutex);
   CUstream const stream = find_stream(handle, label);
   if (stream == nullptr) return 1;
-  return submit(stream, {label, nullptr, nullptr}, {{address, bytes, is_write != 0}})
-             ? 0
-             : 1;
+  return note_accesses(stream, label, {{address, bytes, is_write != 0}}) ? 0 : 1;
 }
 
 // A kernel on `stream` writes a dense array, copied now, to a strided one. `bytes` is
@@ -159,8 +158,9 @@ void fakegpu_drain(CUstream handle) {
 void fakegpu_hold(CUstream handle, int on) {
   const std::scoped_lock lock(world().mutex);
   CUstream const stream = find_stream(handle, "fakegpu_hold");
-  if (stream != nullptr) stream->held = on != 0;
-  world().changed.notify_all();
+  if (stream == nullptr) return;
+  stream->held = on != 0;
+  stream->ready.notify_one();
 }
 
 // Limits how many more copies to the host start, on all streams together. There is no
@@ -168,7 +168,7 @@ void fakegpu_hold(CUstream handle, int on) {
 void fakegpu_limit_copies_to_host(int number) {
   const std::scoped_lock lock(world().mutex);
   world().copies_to_host_left = number;
-  world().changed.notify_all();
+  wake_streams();
 }
 
 void fakegpu_set_capturing(CUstream handle, int on) {

@@ -38,7 +38,7 @@ void run_stream(CUstream stream) {
   World& all = world();
   std::unique_lock lock(all.mutex);
   for (;;) {
-    all.changed.wait(lock, [&] {
+    stream->ready.wait(lock, [&] {
       return may_start(stream) || (stream->destroyed && stream->tasks.empty());
     });
     if (stream->tasks.empty()) return;
@@ -139,22 +139,33 @@ CUstream find_stream(CUstream handle, const std::string& by) {
   return handle;
 }
 
-bool submit(CUstream stream, Task task, const std::vector<Range>& ranges) {
+bool note_accesses(CUstream stream, const std::string& label,
+                   const std::vector<Range>& ranges) {
   World& all = world();
   Clock clock = stream->clock;
   clock.join(all.host);
   clock.advance(stream->actor);
-  const std::string by = task.label + " on " + stream->name;
+  const std::string by = label + " on " + stream->name;
   bool is_valid = true;
   for (const Range& range : ranges) {
     is_valid = all.memory.access(range, stream->actor, clock, by) && is_valid;
   }
-  if (!is_valid) return false;
-  stream->clock = clock;
+  if (is_valid) stream->clock = clock;
+  return is_valid;
+}
+
+bool submit(CUstream stream, Task task, const std::vector<Range>& ranges) {
+  if (!note_accesses(stream, task.label, ranges)) return false;
   stream->tasks.push_back(std::move(task));
   ++stream->submitted;
-  all.changed.notify_all();
+  stream->ready.notify_one();
   return true;
+}
+
+void wake_streams() {
+  for (CUstream const stream : world().streams) {
+    if (may_start(stream)) stream->ready.notify_one();
+  }
 }
 
 void host_has_seen(const Clock& clock) { world().host.join(clock); }

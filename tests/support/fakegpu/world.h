@@ -48,6 +48,7 @@ struct CUstream_st {
   std::string name;
   fakegpu::Clock clock;
   std::deque<fakegpu::Task> tasks;
+  std::condition_variable ready;  // its thread waits for a task that may start
   std::uint64_t submitted = 0;
   std::uint64_t completed = 0;
   bool destroyed = false;
@@ -71,8 +72,8 @@ namespace fakegpu {
 
 struct World {
   std::mutex mutex;
-  std::condition_variable changed;
-  int owner = 0;  // the process that called cuInit
+  std::condition_variable changed;  // threads of the host wait for ends of tasks
+  int owner = 0;                    // the process that called cuInit
   CUresult broken = kCudaSuccess;
   std::array<CUctx_st, kMostDevices> contexts;
   std::array<CUstream, kMostDevices> legacy_streams{};
@@ -103,9 +104,15 @@ void seed_streams();
 // device; null, after a violation, if it is none.
 CUstream find_stream(CUstream handle, const std::string& by);
 
-// Puts a task on a stream: it happens after all that the host knows. Checks its
-// accesses. Returns false if one of them is invalid, and submits nothing then.
+// Checks what work of a stream accesses; the work happens after all that the host
+// knows. Returns false if an access is invalid, and notes nothing then.
+bool note_accesses(CUstream stream, const std::string& label,
+                   const std::vector<Range>& ranges);
+// Puts a task on a stream. Returns false if one of its accesses is invalid, and submits
+// nothing then.
 bool submit(CUstream stream, Task task, const std::vector<Range>& ranges);
+// Has streams start tasks that something other than a new task has kept back.
+void wake_streams();
 // The host has seen that the stream has done its first `clock` of work.
 void host_has_seen(const Clock& clock);
 
