@@ -157,11 +157,13 @@ def late_signal() -> Any:
         dist.barrier()
         window.put(torch.ones(1), 0, 0, False)
         window.signal(0, False)
+        dist.barrier()  # its end could cut the put short
         return None
     options = types.SimpleNamespace(timeout=datetime.timedelta(seconds=0.1))
     kind, _ = error_of(lambda: window.wait_signal(1, False, options))
     dist.barrier()
     window.wait_signal(1, False)
+    dist.barrier()
     return kind, tensor.item()
 
 

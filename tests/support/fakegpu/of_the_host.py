@@ -187,9 +187,6 @@ THROUGH_NCCL = {
             "an_abort_hook_that_raises_hides_no_error",
         )
     },
-    "test_torch_interfaces.py::test_a_signal_can_be_waited_for_again": (
-        "a rank that ends cuts short a put that its target has not taken"
-    ),
     "test_torch_point_to_point.py::test_sends_and_receives": (
         "NCCL has no receive from any rank"
     ),
