@@ -1,8 +1,4 @@
-"""A body of ranks that compute gradients with DDP over a group of bluecomm.
-
-torch's hooks that compute in a callback behind another one, such as that of float16,
-are left out: the fake has no streams for such callbacks.
-"""
+"""A body of ranks that compute gradients with DDP over a group of bluecomm."""
 
 from __future__ import annotations
 
@@ -26,6 +22,18 @@ STEPS = 3
 # Options of DDP, and what registers its communication hook.
 Variant = tuple[dict[str, Any], Callable[[DistributedDataParallel], object] | None]
 
+
+def average_in_callbacks(buffer: torch.Tensor) -> torch.futures.Future[Any]:
+    """Average a bucket by a callback behind another one, as torch's hooks do."""
+    work = dist.all_reduce(buffer * 2, async_op=True)
+    assert work is not None
+    return (
+        work.get_future()
+        .then(lambda ended: ended.value()[0] / (2 * RANKS))
+        .then(lambda ended: buffer.copy_(ended.value()))
+    )
+
+
 VARIANTS: dict[str, Variant] = {
     "plain": ({}, None),
     "views of buckets": ({"gradient_as_bucket_view": True}, None),
@@ -35,6 +43,12 @@ VARIANTS: dict[str, Variant] = {
     "allreduce_hook": (
         {"gradient_as_bucket_view": True},
         lambda model: model.register_comm_hook(None, default_hooks.allreduce_hook),
+    ),
+    "chained callbacks": (
+        {},
+        lambda model: model.register_comm_hook(
+            None, lambda _, bucket: average_in_callbacks(bucket.buffer())
+        ),
     ),
     "gradient_allreduce": (
         {},

@@ -75,7 +75,7 @@ def run_host_body(body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     memory = DeviceMemory(int(os.environ["BLUECOMM_RANK"]))
     memory.has_ddp = True
     with (
-        runtime.use(FakeRuntime(memory)),
+        runtime.use(FakeRuntime(memory, runs_host_tests=True)),
         kernels(memory, runs_host_tests=True),
         _tensors_pickled(memory),
         _violations_raised(),

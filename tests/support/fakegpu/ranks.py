@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from bluecomm.device import runtime
 from tests.support.fakegpu.device import made
+from tests.support.fakegpu.futures import stream_future
 from tests.support.fakegpu.kernels import launch
 from tests.support.fakegpu.library import load
 from tests.support.fakegpu.mode import are_kernels, kernels
@@ -28,10 +29,16 @@ from tests.support.ranks import run_ranks
 
 
 class FakeRuntime:
-    """A ``DeviceRuntime`` that asks the fake in place of torch."""
+    """A ``DeviceRuntime`` that asks the fake in place of torch.
 
-    def __init__(self, memory: DeviceMemory) -> None:
+    Args:
+        memory: Memory of the device.
+        runs_host_tests: Whether callbacks of futures are those of tests of the host.
+    """
+
+    def __init__(self, memory: DeviceMemory, *, runs_host_tests: bool = False) -> None:
         self.memory = memory
+        self._runs_host_tests = runs_host_tests
         # That of the callbacks of futures, and that of bluecomm's kernels.
         self._streams: dict[str, int] = {}
         # Module and name of the kernels that were started.
@@ -71,7 +78,9 @@ class FakeRuntime:
 
     def new_future(self, index: int) -> torch.futures.Future[Any]:
         assert index == self.memory.ordinal
-        return _StreamFuture(self.memory, self._stream_of("callbacks"))
+        return stream_future(
+            self.memory, self._stream_of("callbacks"), self._runs_host_tests
+        )
 
     def why_no_kernels(self) -> str | None:
         if self.memory.ordinal in self.without_kernels:
@@ -112,29 +121,6 @@ class _StreamContext(contextlib.AbstractContextManager[None]):
 
     def __exit__(self, *exception: object) -> None:
         self._entered.pop().close()
-
-
-class _StreamFuture(torch.futures.Future[Any]):
-    """A future whose callbacks compute on a stream of their own.
-
-    With torch, each stream that is current in a wait for the future that ``then``
-    returns follows the callback. Here the default stream does, before that future ends.
-    """
-
-    def __init__(self, memory: DeviceMemory, stream: int) -> None:
-        super().__init__()
-        self._memory = memory
-        self._stream = stream
-
-    def then(self, callback: Callable[..., Any]) -> Any:
-        def on_own_stream(future: Any) -> Any:
-            with self._memory.on_stream(self._stream), kernels(self._memory):
-                try:
-                    return callback(future)
-                finally:
-                    self._memory.lead_default_stream()
-
-        return super().then(on_own_stream)
 
 
 def run_ranks_on_gpus(
