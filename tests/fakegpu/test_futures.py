@@ -41,3 +41,24 @@ def test_each_callback_of_a_chain_has_another_stream(transport, tmp_path):
     with over_fakegpu(transport, seed=1):
         found = run_torch_ranks(2, call_back_twice, tmp_path)
     assert found == [([True] * 2, [True] * 2, 2000.0)] * 2
+
+
+def use_gloo() -> tuple[bool, list[float], list[float]]:
+    """Return whether a value is on the device, a sum, and what a message brings."""
+    group, rank = dist.new_group(backend="gloo"), dist.get_rank()
+    x = torch.ones(3)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    assert work is not None
+    value = work.get_future().value()[0]
+    message = torch.full((3,), float(rank))
+    start = (dist.isend, dist.irecv)[rank]
+    sent = start(message, 1 - rank, group=group)
+    assert sent is not None
+    sent.wait()
+    return this_memory().holds(value), value.tolist(), message.tolist()
+
+
+def test_calls_of_gloo_write_memory_of_the_device(tmp_path):
+    with over_fakegpu("nccl", seed=1):
+        found = run_torch_ranks(2, use_gloo, tmp_path)
+    assert found == [(True, [2.0] * 3, [0.0] * 3)] * 2

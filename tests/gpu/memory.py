@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bluecomm.device.runtime import TorchRuntime
-from tests.support.fakegpu.mode import is_factory_of_tests
+from tests.support.fakegpu.callers import is_factory_of_tests
 
 
 class CudaMemory:

@@ -350,17 +350,25 @@ def test_distributed_checkpoints(tmp_path: Path) -> None:
         assert loaded == [list(range(8))] * 2
 
 
-def compile_and_call() -> tuple[list[float], list[float]]:
-    from torch.distributed import _functional_collectives as functional
-
-    rank, world = dist.get_rank(), dist.group.WORLD
+def compiled_gradient() -> list[float]:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(4, 1))
     compiled = torch.compile(model, backend="aot_eager")
-    compiled(torch.full((2, 4), rank + 1.0)).sum().backward()
+    compiled(torch.full((2, 4), dist.get_rank() + 1.0)).sum().backward()
     gradient = model.module.weight.grad
     assert gradient is not None
+    return gradient.flatten().tolist()
 
+
+def test_compiled_models(tmp_path: Path) -> None:
+    for gradient in run_torch_ranks(2, compiled_gradient, tmp_path):
+        assert gradient == [3.0] * 4  # the mean of 2 and 4, over two rows
+
+
+def exchange_functionally() -> list[float]:
+    from torch.distributed import _functional_collectives as functional
+
+    rank, world = dist.get_rank(), dist.group.WORLD
     x = torch.arange(4.0) + rank
     exchanged = [
         functional.all_reduce(x, "sum", world),
@@ -372,15 +380,13 @@ def compile_and_call() -> tuple[list[float], list[float]]:
         *functional.all_gather_into_tensor_coalesced([x, x + 1], world),
         *functional.reduce_scatter_tensor_coalesced([x, x], "sum", [0, 0], world),
     ]
-    return gradient.flatten().tolist(), torch.cat(exchanged).tolist()
+    return torch.cat(exchanged).tolist()
 
 
-def test_compiled_models_and_functional_collectives(tmp_path: Path) -> None:
+def test_functional_collectives(tmp_path: Path) -> None:
     x, y = torch.arange(4.0), torch.arange(4.0) + 1
-    for rank, (gradient, exchanged) in enumerate(
-        run_torch_ranks(2, compile_and_call, tmp_path)
-    ):
-        assert gradient == [3.0] * 4  # the mean of 2 and 4, over two rows
+    results = run_torch_ranks(2, exchange_functionally, tmp_path)
+    for rank, exchanged in enumerate(results):
         half = slice(2 * rank, 2 * rank + 2)
         expected = [
             x + y,

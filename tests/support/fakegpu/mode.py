@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,17 +19,17 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
-import bluecomm
+from tests.support.fakegpu.callers import (
+    FACTORIES,
+    MAKERS,
+    TAKING,
+    is_factory_of_tests,
+    is_made_on_device,
+    is_test,
+)
+from tests.support.fakegpu.other_groups import await_works, with_values
 from tests.support.fakegpu.tensors import DeviceMemory, is_composed
 
-_TESTS = str(Path(__file__).parents[2])
-_SUPPORT = str(Path(__file__).parent)
-# Tests write programs to this folder, in which the project may lie, too.
-_WRITTEN = tempfile.gettempdir()
-_INSTALLED = tuple(
-    str(Path(file).parents[1]) for file in (bluecomm.__file__, torch.__file__)
-)
-_MODULES = str(Path(bluecomm.__file__).parent / "nn")
 # These share their argument's memory, although their schemas do not say so.
 _VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
 # These return what depends on values of the device, so torch waits for it.
@@ -53,26 +50,6 @@ _COMPOSED = ("_c10d_functional::", "_c10d_functional_autograd::", "fsdp::")
 # not say what they write.
 _OF_GROUPS = "c10d::"
 _ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-# Files whose calls of C++ code reach the reducer of DistributedDataParallel, which
-# makes buckets.
-_ABOVE_REDUCER = ("torch/nn/parallel/distributed.py", "torch/autograd/graph.py")
-# The file that calls the C++ code which makes the results of functional collectives.
-_ABOVE_COLLECTIVES = "torch/_ops.py"
-_OF_FSDP = "/torch/distributed/fsdp/"
-# Functions that make tensors on the default device.
-FACTORIES = {
-    *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones),
-    *(
-        torch.rand,
-        torch.randint,
-        torch.randn,
-        torch.randperm,
-        torch.tensor,
-        torch.zeros,
-    ),
-}
-# Functions that take values of the host to the default device.
-_TAKING = {torch.as_tensor, torch.from_numpy}
 
 
 class _Kernels(TorchDispatchMode):
@@ -105,11 +82,13 @@ class _Kernels(TorchDispatchMode):
         for tensor in _tensors((args, kwargs)):
             if memory.holds(tensor):
                 copies[id(tensor)] = (tensor, tensor)
-        if function._schema.name == "aten::empty":
+        if function._schema.name in MAKERS and not copies:
             made = function(*args, **kwargs)
-            if self._is_on_device(made):
-                return memory.empty(made.shape, made.dtype)
-            return made
+            if not is_made_on_device(function, made, memory, self._is_composing):
+                return made
+            if function._schema.name.startswith("aten::empty"):
+                return memory.empty(made.shape, made.dtype, made.stride())
+            return memory.upload(made)
         if not copies or _is_view(function):
             return function(*args, **kwargs)
         self._note_wait(function, label, args, kwargs)
@@ -123,8 +102,9 @@ class _Kernels(TorchDispatchMode):
 
         own_args, own_kwargs = _mapped(copy_of, (args, kwargs))
         result = function(*own_args, **own_kwargs)
-        if function._schema.name.startswith(_OF_GROUPS):
-            _await_work(result)
+        of_group = function._schema.name.startswith(_OF_GROUPS)
+        if of_group:
+            await_works(result)
         for tensor in _written(function, args, kwargs):
             if id(tensor) in copies:
                 memory.write(tensor, copies[id(tensor)][1], label)
@@ -140,6 +120,8 @@ class _Kernels(TorchDispatchMode):
                 return memory.empty(tensor.shape, tensor.dtype, tensor.stride())
             return memory.upload(tensor)
 
+        if of_group:
+            result = with_values(result, place)
         return _mapped(place, result)
 
     def _run_parts(
@@ -152,18 +134,6 @@ class _Kernels(TorchDispatchMode):
                 return function.redispatch(_ON_CPU, *args, **kwargs)
         finally:
             self._is_composing = before
-
-    def _is_on_device(self, made: torch.Tensor) -> bool:
-        """Return whether torch would have made a buffer on the device."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(_SUPPORT):
-            frame = frame.f_back
-        caller = frame.f_code.co_filename if frame is not None else ""
-        if self._memory.has_ddp and caller.endswith(_ABOVE_REDUCER):
-            return made.is_floating_point()  # others are indices
-        if self._memory.has_fsdp and _OF_FSDP in caller:
-            return True
-        return self._is_composing and caller.endswith(_ABOVE_COLLECTIVES)
 
     def _note_wait(
         self, function: Any, label: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -182,7 +152,7 @@ class _Kernels(TorchDispatchMode):
             and tensor.numel()
             and not self._memory.holds(tensor)
         ]
-        is_of_test = self._runs_host_tests and _is_test(sys._getframe())
+        is_of_test = self._runs_host_tests and is_test(sys._getframe())
         if others and name not in _COPIES and not is_of_test:
             raise RuntimeError(
                 f"{label}: expected all tensors to be on the same device, but found "
@@ -210,7 +180,7 @@ class _ProgramCalls(TorchFunctionMode):
         self._memory = memory
         self._makes_tensors = makes_tensors or runs_host_tests
         self._runs_host_tests = runs_host_tests
-        self._factories = FACTORIES | (_TAKING if runs_host_tests else set())
+        self._factories = FACTORIES | (TAKING if runs_host_tests else set())
 
     def __torch_function__(
         self,
@@ -294,13 +264,6 @@ def _is_view(function: Any) -> bool:
     return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
-def _await_work(result: Any) -> None:
-    """Wait for what a group of torch, such as one of Gloo, has started."""
-    for one in result if type(result) is tuple else (result,):
-        if isinstance(one, torch.ScriptObject):
-            torch.distributed.Work.unbox(one).wait()
-
-
 def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Yield the arguments that an operation writes."""
     if function._schema.name.startswith(_OF_GROUPS):
@@ -352,40 +315,3 @@ def _is_move_to_host(
         or (isinstance(one, torch.device) and one.type == "cpu")
         for one in wanted
     )
-
-
-def is_factory_of_tests(
-    function: Callable[..., Any],
-    kwargs: Mapping[str, Any],
-    factories: Collection[Callable[..., Any]] = FACTORIES,
-) -> bool:
-    """Return whether a test, and not this folder, makes a tensor without a device.
-
-    ``__torch_function__`` calls it.
-    """
-    if function not in factories or "device" in kwargs:
-        return False
-    frame: FrameType | None = sys._getframe(2)  # the caller of __torch_function__
-    while frame is not None and _makes_module(frame):
-        frame = frame.f_back
-    return _is_test(frame)
-
-
-def _makes_module(frame: FrameType) -> bool:
-    """Return whether a frame is torch's, or makes a module of bluecomm.nn."""
-    code = frame.f_code
-    return "/torch/" in code.co_filename or (
-        code.co_name == "__init__" and code.co_filename.startswith(_MODULES)
-    )
-
-
-def _is_test(frame: FrameType | None) -> bool:
-    """Return whether a test calls, directly or through torch and this file."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if "/torch/" not in file and file != __file__:
-            if file.startswith(_TESTS):
-                return not file.startswith(_SUPPORT)
-            return file.startswith(_WRITTEN) and not file.startswith(_INSTALLED)
-        frame = frame.f_back
-    return False

@@ -70,6 +70,7 @@ FILES = [
     "test_torch_hooks",
     "test_torch_interfaces",
     "test_torch_point_to_point",
+    "test_torch_training",
     "test_window_errors",
     "test_window_observation",
     "test_windows",
@@ -77,6 +78,7 @@ FILES = [
 
 _OWN_PROGRAMS = "its ranks are programs of their own, without a fake device"
 _HOST_ITSELF = "it tests what only the host has"
+_COMPILED = "torch.compile also compiles the fake, which is in Python"
 _UNKNOWN = "nobody has seen it pass, both through NCCL and staged"
 
 # Why a file is not run.
@@ -105,7 +107,6 @@ LEFT_OUT = {
             "test_result_pool",
             "test_sparse_allreduce",
             "test_timeline",
-            "test_torch_training",
         ),
         _UNKNOWN,
     ),
@@ -116,7 +117,7 @@ LEFT_OUT = {
     "test_many_ranks": f"{_HOST_ITSELF}: the memory of 64 ranks",
     "test_monitored_barrier": "it has no tensors",
     "test_optim_autotune_machines": f"{_HOST_ITSELF}: the engine's sums and links",
-    "test_optim_models": "torch.compile also compiles the fake, which is in Python",
+    "test_optim_models": _COMPILED,
     "test_optim_sparse": "sparse gradients of parameters on a GPU are refused",
     "test_share_memory": f"{_HOST_ITSELF}: tensors in shared memory",
     "test_staged_operations": "its tensors claim to be on a device of another kind",
@@ -132,6 +133,10 @@ TESTS = {
     "test_torch_group_life.py::test_workers_are_forked_while_ddp_trains": (
         "forked workers of a DataLoader cannot use CUDA"
     ),
+    "test_torch_training.py::test_buckets_of_ddp_move_into_shared_memory[1]": (
+        f"{_HOST_ITSELF}: buckets in shared memory"
+    ),
+    "test_torch_training.py::test_compiled_models": _COMPILED,
 }
 
 _JOINED = "a rank that has joined takes part in no call through NCCL"
