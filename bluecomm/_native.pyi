@@ -437,6 +437,9 @@ class Recorder(metaclass=_PybindType):
     def begin(self, activity: str, tensor: str = "") -> None: ...
     def end(self, tensor: str = "", activity: str = "") -> None: ...
 
+def neutral_value(dtype: str, op: str, prescale: float) -> bytes:
+    """Return the bytes of the value that does not change a reduction."""
+
 def transport_names() -> list[str]:
     """Return the names of all transports, in order of preference."""
 
@@ -662,6 +665,15 @@ class Engine(metaclass=_PybindType):
 
     def join_report(self) -> tuple[int, int]:
         """Return the number of answered operations and an unused sequence number."""
+
+    def take_announced(
+        self,
+    ) -> tuple[int, str, str, str, list[int], Parameters] | None:
+        """Return the next call that a rank that has joined makes on its device.
+
+        It is the group's id, the kind, name, element type, shape and parameters of a
+        call of other ranks. The caller makes or refuses it before it takes another one.
+        """
 
     def leave_join(self, sequence: int) -> None:
         """Stop answering, and count all calls on from the same number on all ranks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
-from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.call import NO_MEMORY, Call
 
 __all__ = ["barrier"]
@@ -33,13 +33,23 @@ def named_barrier(
     comm: Communicator, name: str | None, timeout_s: float | None = None
 ) -> None:
     """Wait until every member has called this function with the same name."""
+    start_barrier(comm, name, timeout_s, blocking=True).wait()
+
+
+def start_barrier(
+    comm: Communicator,
+    name: str | None,
+    timeout_s: float | None = None,
+    *,
+    blocking: bool = False,
+) -> Handle[None]:
+    """Start a barrier; see ``named_barrier``. A blocking one has ended on return."""
     call = Call("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, (), lambda _: None)
     call.name = name
     call.timeout_s = timeout_s
-    call.blocking = True
+    call.blocking = blocking
     try:
-        handle = comm.start(call)
+        return comm.start(call)
     except Exception as error:
         refuse_start(comm, "barrier", name, None, call, error)
         raise
-    handle.wait()

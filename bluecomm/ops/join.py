@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
-from bluecomm.ops.barrier import named_barrier
+from bluecomm.ops.barrier import start_barrier
+from bluecomm.ops.joined_calls import JoinedCalls
 from bluecomm.ops.refusal import Operation
 from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime.chained_handle import chains_under_way
+from bluecomm.runtime.handle import ends_within
 
 _NAME = "join"
 
@@ -18,8 +22,9 @@ _NAME = "join"
 def answer_until_all_join() -> int:
     """Take part in the operations of the ranks that have not joined, until all have.
 
-    The engine answers each allreduce and reducescatter with the neutral value of its
-    reduction, and each barrier. Other operations fail on the ranks that call them.
+    The engine, or this function for calls through NCCL, answers each allreduce and
+    reducescatter with the neutral value of its reduction, and each barrier. Other
+    operations fail on the ranks that call them.
 
     Returns:
         The last rank to join. It has answered the fewest operations; of several such
@@ -30,7 +35,8 @@ def answer_until_all_join() -> int:
         ValueError: The job survives losses.
         PeerLostError: A rank is lost.
         MismatchError: Another rank refuses its call. As after a timeout, the engine
-            goes on answering until this function has been called again.
+            goes on answering until this function has been called again. Calls through
+            NCCL wait for that.
         CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """
     comm = current_communicator()
@@ -41,9 +47,16 @@ def answer_until_all_join() -> int:
     if comm.has_subgroups and comm.machine_size > 1:
         _ = comm.machine_group  # the ranks that have not joined may call its operations
     begin = time.monotonic()
+    chains = chains_under_way()
     world.engine.join()
-    world.wait_for_started()
-    named_barrier(comm, _NAME)
+    calls = JoinedCalls(world)
+    for chain in chains:
+        calls.await_end(chain.ends_within)
+    for request in world.started():
+        calls.await_end(functools.partial(world.ends_within, request))
+    barrier = start_barrier(comm, _NAME)
+    calls.await_end(functools.partial(ends_within, barrier))
+    calls.wait_for_own()
     waited_us = int((time.monotonic() - begin) * 1e6)
     answers, sequence = world.engine.join_report()
     mine = torch.tensor([[answers, waited_us, sequence]])

@@ -284,6 +284,7 @@ class NcclCodedExchange:
                 _nothing,
                 self._timeout_s,
             )
+            call.follows = True
             return self._comm.start(call)
         except Exception as error:
             refuse_start(self._comm, kind, name, None, call, error)

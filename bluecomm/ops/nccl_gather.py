@@ -271,6 +271,7 @@ class NcclGather:
             timeout_s,
         )
         call.has_parts = bool(given)
+        call.follows = True
         call.name = name
         call.timeout_s = timeout_s
         call.parameters = self._parameters

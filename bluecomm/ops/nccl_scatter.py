@@ -15,9 +15,10 @@ import torch
 
 from bluecomm.device.runtime import current_runtime
 from bluecomm.device.staging import Staging
-from bluecomm.device.staging_table import cuda_staging, staging_of
+from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_messages import Messages
+from bluecomm.ops.own_device import own_device
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.scattered_parts import RootParts, type_and_shape, words_of
 from bluecomm.ops.tensor import span
@@ -25,7 +26,6 @@ from bluecomm.ops.time_budget import TimeBudget
 from bluecomm.ops.two_calls import start_two_calls
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.runtime.own_gpu import own_gpu
 
 _KIND = "scatter"
 # The first word of the facts about a part.
@@ -121,10 +121,11 @@ class NcclScatter:
                 call.name = name
                 call.timeout_s = self._budget.left_s()
             else:
-                staging = self._staging or _own_device(self._comm)
+                staging = self._staging or own_device(self._comm, _KIND)
                 with self._stream or staging.stream_context():
                     call = self._call_on_gpu(name, staging, words)
             call.blocking = blocking
+            call.follows = True
             return self._comm.start(call)
         except Exception as error:
             refuse_start(self._comm, _KIND, name, None, call, error)
@@ -169,25 +170,8 @@ def _known_device(
         return given
     if current_runtime().is_in_use():
         with contextlib.suppress(RuntimeError):  # raised if the parts are on a GPU
-            return _own_device(comm)
+            return own_device(comm, _KIND)
     return None
-
-
-def _own_device(comm: Communicator) -> Staging:
-    """Return the staging of this rank's GPU.
-
-    Raises:
-        RuntimeError: The process sees no GPU, or too few for the ranks of its machine.
-    """
-    world = comm.world
-    index = own_gpu(world, current_runtime().count())
-    if index is None:
-        raise RuntimeError(
-            f"scatter on rank {world.rank}: the root's tensors are on a GPU, and this "
-            "process sees none; start ranks where each has a GPU, or let the root pass "
-            "tensors on the CPU"
-        )
-    return cuda_staging(index)
 
 
 def _suits(out: torch.Tensor, staging: Staging, part: torch.Tensor) -> bool:

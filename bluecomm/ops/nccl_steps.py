@@ -145,6 +145,7 @@ class NcclSteps:
             with self._stream:
                 call = self._call(comm, name, make_work(), finish or (lambda _: None))
                 call.blocking = blocking
+                call.follows = True
                 started = comm.start(call)
         except Exception as error:
             refuse_start(comm, self._kind, name, None, call, error)

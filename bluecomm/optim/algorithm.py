@@ -273,8 +273,8 @@ class Algorithm:
     def joins_in_engine(self) -> bool:
         """Return whether its exchanges go on while ranks that joined send nothing.
 
-        The engine of such a rank answers the reductions of the others with zeros, so
-        this holds for algorithms that only reduce over all ranks.
+        ``bf.join()`` answers the reductions of the others with zeros, so this holds for
+        algorithms that only reduce over all ranks.
         """
         return False
 

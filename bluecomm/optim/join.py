@@ -48,7 +48,8 @@ def join(device: int = -1) -> int:
     sparse gradients), its ``join`` method is called instead, and only its rounds go on.
 
     Args:
-        device: For Horovod's scripts. It is ignored, because tensors are on the CPU.
+        device: For Horovod's scripts. It is ignored; zeros for calls through NCCL are
+            on the GPU of the calls before, or on ``local_device()``.
 
     Returns:
         The last rank to join, the same on all ranks. If several join at about the same

@@ -83,6 +83,8 @@ class Call(Generic[Result]):
         ticket: Orders the call if NCCL carries it out, and ``None`` if the engine does.
         precedes_ticket: Whether the call exchanges facts about one that NCCL carries
             out afterwards. It matches only such calls.
+        follows: Whether it is a later call of an operation that takes several. All
+            members of the first one make it, also those that have joined.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
         has_parts: Whether its arguments have a part for each member, lost ones too, as
@@ -98,6 +100,7 @@ class Call(Generic[Result]):
         "destination",
         "dtype",
         "finish",
+        "follows",
         "gate",
         "group",
         "group_id",
@@ -143,6 +146,7 @@ class Call(Generic[Result]):
         self.tickets: Tickets | None = None
         self.ticket: NcclCall | None = None
         self.precedes_ticket = False
+        self.follows = False
         self.group: GroupMembers | None = None
         self.group_id = 0
         self.limit_s = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,12 @@ from typing import Any
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.completions import Callback
 from bluecomm.runtime.handle import DoneHandle, Handle, Result, can_be_waited_for
+
+# Chains that may have steps left, by which other ranks may be waiting for this one.
+_chains: weakref.WeakSet[ChainedHandle[Any]] = weakref.WeakSet()
+_chains_lock = threading.Lock()
+# How often to look whether a chain has ended.
+_POLL_S = 0.001
 
 # Takes the result of the operation before, and starts the next one.
 Step = Callable[[Any], Handle[Any]]
@@ -57,6 +64,8 @@ class ChainedHandle(Handle[Result]):
         self._is_due = False
         # The operation whose end calls ``_go_on``.
         self._watched: Handle[Any] | None = None
+        with _chains_lock:
+            _chains.add(self)
         self._go_on()
 
     def done(self) -> bool:
@@ -95,6 +104,27 @@ class ChainedHandle(Handle[Result]):
         self._callbacks.append(callback)
         self._in_background = True
         self._go_on()
+
+    def ends_within(self, timeout_s: float | None) -> bool:
+        """Return whether the chain ends within a limit; the program may wait for it.
+
+        A chain that goes on only while somebody waits for it counts as ended.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._is_under_way():
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _is_under_way(self) -> bool:
+        if self._is_waited_for or not self._in_background:
+            return False
+        self._go_on()
+        try:
+            return not (self._has_ended and self._current.done())
+        except ValueError:  # another thread has waited for the last operation
+            return False
 
     @property
     def _has_ended(self) -> bool:
@@ -158,3 +188,9 @@ class ChainedHandle(Handle[Result]):
 
     def __repr__(self) -> str:
         return f"<Chain at {self._current!r}>"
+
+
+def chains_under_way() -> list[ChainedHandle[Any]]:
+    """Return the chains of this process that may not have ended."""
+    with _chains_lock:
+        return list(_chains)

@@ -104,6 +104,7 @@ class Communicator:
             except ValueError:
                 if not may_exist:
                     raise
+            world.communicators[self.group_id] = self
         else:
             self.rank = -1
         self._epochs: Epochs | None = None

@@ -369,6 +369,21 @@ def can_be_waited_for(handle: Handle[Any]) -> bool:
     return True
 
 
+def ends_within(handle: Handle[Any], timeout_s: float | None) -> bool:
+    """Wait for a handle; return whether its operation has ended within a limit.
+
+    Raises:
+        BluecommError: The operation has failed.
+    """
+    try:
+        handle.wait(timeout_s)
+    except CommunicationTimeout:
+        if timeout_s is None or not can_be_waited_for(handle):
+            raise
+        return False
+    return True
+
+
 def wait_all(
     handles: Sequence[Handle[Result]], timeout_s: float | None = None
 ) -> list[Result]:

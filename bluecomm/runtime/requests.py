@@ -332,16 +332,20 @@ class Requests:
         """Return the deadline that a request was started with, in seconds."""
         return self._hard_limits_s.get(number, self.config.operation_timeout_s)
 
-    def wait_for_started(self) -> None:
-        """Wait until all requests that this rank has started have ended, or failed.
+    def started(self) -> list[int]:
+        """Return the requests that this rank has started and that have not ended.
 
         Receives whose message may never come are left out.
         """
-        for request in self._engine.pending():
-            if self.is_standing(request["id"]):
-                continue
-            with contextlib.suppress(ValueError):  # it may be released by now
-                self.wait(request["id"], None)
+        numbers = [request["id"] for request in self._engine.pending()]
+        return [number for number in numbers if not self.is_standing(number)]
+
+    def ends_within(self, number: int, timeout_s: float | None) -> bool:
+        """Return whether a request ends within a limit, or has been released."""
+        try:
+            return self.wait(number, timeout_s) is not None
+        except ValueError:
+            return True
 
     # -- releasing --------------------------------------------------------------------
 

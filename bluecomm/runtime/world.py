@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bfrun.wording import format_ranks
 from bluecomm.config import Config
@@ -91,6 +92,11 @@ class World(Requests):
         self.unchanged_calls = UnchangedCalls()
         self.input_waits = InputWaits()
         self.process_sets = ProcessSets()
+        # The communicators of which this rank is a member, by the id of their group.
+        # Only the layer above knows their type.
+        self.communicators: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
         self._copies_before = copy_counts()
         self._work_before = device_work()
         self.nccl_calls = NcclCalls(self, awaits_device=self.assignment.survives_losses)

@@ -88,6 +88,7 @@ struct Attributes {
   Attribute gate{"gate"};
   Attribute ticket{"ticket"};
   Attribute precedes_ticket{"precedes_ticket"};
+  Attribute follows{"follows"};
 };
 
 std::span<std::byte> read_span(const py::object& span) {
@@ -150,6 +151,7 @@ Call parse_operation(py::handle call, Kind kind) {
     result.ticket = ticket.cast<std::shared_ptr<Ticket>>();
   }
   result.precedes_ticket = attributes.precedes_ticket.of(call).ptr() == Py_True;
+  result.follows = attributes.follows.of(call).ptr() == Py_True;
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();
@@ -200,6 +202,17 @@ void set_group(PointCall& call, const std::shared_ptr<const Group>& group) {
                                 std::to_string(call.peer));
   }
   call.peer = group->ranks[static_cast<std::size_t>(call.peer)];
+}
+
+py::tuple describe_announced(const Call& call) {
+  Parameters parameters;
+  parameters.op = call.op;
+  parameters.prescale = call.prescale;
+  parameters.postscale = call.postscale;
+  parameters.splits = call.splits;
+  parameters.local_only = call.local_only;
+  return py::make_tuple(call.group->id, kind_name(call.kind), call.name,
+                        dtype_name(call.dtype), call.shape, std::move(parameters));
 }
 
 void register_call(py::module_& module) {

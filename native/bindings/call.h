@@ -28,4 +28,8 @@ ParsedCall parse_call(pybind11::handle call);
 void set_group(Call& call, std::shared_ptr<const Group> group);
 void set_group(PointCall& call, const std::shared_ptr<const Group>& group);
 
+// Returns a call of other ranks in which this one is to take part, as a tuple of the
+// group's id, kind, name, element type, shape and Parameters. Needs the GIL.
+pybind11::tuple describe_announced(const Call& call);
+
 }  // namespace bluecomm::bindings

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@
 #include "bindings/transports.h"
 #include "common/shared_memory.h"
 #include "engine/engine.h"
+#include "engine/neutral.h"
 
 namespace py = pybind11;
 
@@ -240,6 +242,23 @@ py::object next_member_change(PyEngine& self, double timeout_s) {
                   py::arg("text") = change->text);
 }
 
+py::object take_announced(PyEngine& self) {
+  std::optional<Call> call;
+  {
+    const ReleaseGil unlocked;
+    call = self.use().take_announced();
+  }
+  return call ? py::object(describe_announced(*call)) : py::none();
+}
+
+// Returns the bytes of the value that does not change a reduction.
+py::bytes neutral_value(std::string_view dtype, std::string_view op, double prescale) {
+  const DType type = parse_dtype(dtype);
+  std::vector<char> value(item_size(type));
+  fill_neutral(std::as_writable_bytes(std::span(value)), type, parse_op(op), prescale);
+  return {value.data(), value.size()};
+}
+
 py::dict stats(PyEngine& self) {
   Stats stats;
   {
@@ -284,6 +303,7 @@ void register_engine(py::module_& module) {
       .def_readonly("was_carried_out", &Status::was_carried_out);
 
   module.def("transport_names", &transport_names);
+  module.def("neutral_value", &neutral_value, arg("dtype"), arg("op"), arg("prescale"));
 
   py::class_<PyEngine>(module, "Engine")
       .def(py::init(&make_engine), py::kw_only(), arg("rank"), arg("size"), arg("job"),
@@ -355,6 +375,7 @@ void register_engine(py::module_& module) {
              const Dispatcher::JoinReport report = self.use().join_report();
              return std::pair(report.answers, report.sequence);
            })
+      .def("take_announced", &take_announced)
       .def("leave_join", unlocked(&Engine::leave_join), arg("sequence"))
       .def("suspend", unlocked(&Engine::suspend))
       .def("resume", unlocked(&Engine::resume))

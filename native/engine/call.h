@@ -89,6 +89,9 @@ struct Call {
   // Whether the call exchanges facts about one that the library of a device carries out
   // afterwards. It does not match calls of ranks that pass the values themselves.
   bool precedes_ticket = false;
+  // Whether it is a later call of an operation that takes several. All members of the
+  // first one make it, also those that have joined.
+  bool follows = false;
 
   std::chrono::steady_clock::time_point deadline;
 };

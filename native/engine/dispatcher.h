@@ -201,6 +201,12 @@ class Dispatcher final : private Receiver, private OperationHost {
     std::uint32_t sequence;  // unused by all calls of this rank so far
   };
   JoinReport join_report() const;
+  // Returns the next call of other ranks, without memory and ticket, in which this
+  // rank, which has joined, is to take part through the library of its device; nothing
+  // if no such call has been announced. The program makes or refuses the call, by which
+  // it gets the number of the others' call, before it makes another call of that name.
+  // The next call of this function refuses it otherwise.
+  std::optional<Call> take_announced();
   // Ends the round. All ranks have joined, and all their operations have ended; they
   // pass the same `sequence`, at least that of each rank's report, at which the calls
   // of each name are counted on.
@@ -320,7 +326,14 @@ class Dispatcher final : private Receiver, private OperationHost {
   // dispatcher_joining.cpp
   void handle_join(int peer, std::uint32_t round);
   void announce(const Operation& operation);
+  struct AnnouncedCall {
+    int peer;
+    Envelope envelope;
+    Call call;
+  };
   void handle_announcement(int peer, const Envelope& theirs, std::string_view payload);
+  void keep_announced(AnnouncedCall announced);
+  void answer(int peer, const Envelope& theirs, Call call);
   Result give_neutral(Call& call) const;
   void refuse_announcement(int peer, const Envelope& theirs);
   void release_answers();
@@ -337,7 +350,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   Matching matching_;
   Joining joining_;
   RequestId joined_at_ = 0;  // above the ids of all operations before the last join()
-  std::vector<RequestId> answers_;  // operations that this rank has not called
+  std::vector<RequestId> answers_;       // operations that this rank has not called
+  std::deque<AnnouncedCall> announced_;  // those that the program has yet to answer
+  std::optional<AnnouncedCall> taken_;   // the one that the program answers now
   RequestTable requests_;
   // The active operations, in the order of their start. They are apart from the
   // requests about windows, of which there may be thousands and which need no turns.

@@ -3,14 +3,18 @@
 //
 // A rank that joins sends JOIN to all peers. From then on each rank announces its
 // operations to the members that have joined, with ANNOUNCE; these take part with
-// neutral values, although their programs do not call the operation. While nobody has
+// neutral values, although their programs do not call the operation. The engine answers
+// calls that it carries out itself. A call that the library of a device carries out
+// needs memory of the device, so it waits in `announced_` until the program, which
+// waits for the others to join, takes it and makes the same call. While nobody has
 // joined, a call costs one comparison more.
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "engine/announcement.h"
 #include "engine/collectives/allreduce.h"
 #include "engine/describe.h"
 #include "engine/dispatcher.h"
@@ -25,19 +29,7 @@ namespace {
 // deadlines of their own, and their ABORT ends it.
 constexpr std::chrono::hours kAnswerLimit{24 * 365};
 
-std::vector<std::byte> to_bytes(const std::vector<std::int64_t>& numbers) {
-  std::vector<std::byte> bytes(numbers.size() * sizeof(std::int64_t));
-  if (!bytes.empty()) std::memcpy(bytes.data(), numbers.data(), bytes.size());
-  return bytes;
-}
-
-std::vector<std::int64_t> to_numbers(std::string_view bytes) {
-  std::vector<std::int64_t> numbers(bytes.size() / sizeof(std::int64_t));
-  if (!numbers.empty()) {
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::int64_t));
-  }
-  return numbers;
-}
+using Standing = Matching::Standing;
 
 // Returns the number of bytes of a tensor. Throws std::invalid_argument if a dimension
 // is negative or the number is too large.
@@ -61,6 +53,21 @@ std::size_t own_rows_nbytes(const Call& call) {
          static_cast<std::size_t>(rows);
 }
 
+// Returns the call of which another rank has told, without group and memory.
+Call announced_call(const Envelope& theirs, Announcement announcement) {
+  Call call;
+  call.kind = theirs.kind;
+  call.name = std::move(announcement.name);
+  call.dtype = theirs.dtype;
+  call.shape = std::move(announcement.shape);
+  call.splits = std::move(announcement.splits);
+  call.op = theirs.op;
+  call.prescale = theirs.prescale;
+  call.postscale = theirs.postscale;
+  call.local_only = theirs.local_only != 0;
+  return call;
+}
+
 }  // namespace
 
 void Dispatcher::join() {
@@ -80,6 +87,8 @@ Dispatcher::JoinReport Dispatcher::join_report() const {
 
 void Dispatcher::leave_join(std::uint32_t sequence) {
   joining_.leave();
+  announced_.clear();
+  taken_.reset();
   matching_.restart(sequence);
 }
 
@@ -91,12 +100,12 @@ void Dispatcher::handle_join(int peer, std::uint32_t round) {
   }
 }
 
-// Tells the members that have joined about an operation.
+// Tells the members that have joined about an operation, unless they take part in it
+// because they have taken part in the one before.
 void Dispatcher::announce(const Operation& operation) {
   const Call& call = operation.call();
-  std::vector<std::int64_t> numbers = call.shape;
-  numbers.insert(numbers.end(), call.splits.begin(), call.splits.end());
-  std::vector<std::byte> payload = to_bytes(numbers);
+  if (call.follows) return;
+  std::vector<std::byte> payload = to_payload(call);
   // Without the whole payload, the member answers that it cannot take part.
   if (payload.size() > Channel::kMaxPost) payload.clear();
   Envelope message = operation.envelope();
@@ -112,27 +121,58 @@ void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
                                      std::string_view payload) {
   const std::shared_ptr<const Group> group = groups_.find(theirs.key.group);
   if (!joining_.is_joined() || !group ||
-      matching_.standing(theirs.key) != Matching::Standing::kFuture) {
+      matching_.standing(theirs.key) != Standing::kFuture) {
     return;
   }
-  const std::vector<std::int64_t> numbers = to_numbers(payload);
-  if (!kind_info(theirs.kind).has_neutral || numbers.size() < theirs.ndim ||
-      theirs.algorithm == Algorithm::kTicket) {
+  Call call;
+  try {
+    if (!kind_info(theirs.kind).has_neutral) {
+      throw std::invalid_argument("the operation needs data of all ranks");
+    }
+    call = announced_call(theirs, read_announcement(theirs, payload));
+  } catch (const std::invalid_argument&) {
     refuse_announcement(peer, theirs);
     return;
   }
-  const auto split = numbers.begin() + static_cast<std::ptrdiff_t>(theirs.ndim);
-  Call call;
-  call.kind = theirs.kind;
-  call.name = theirs.name_text();
   call.group = group;
-  call.dtype = theirs.dtype;
-  call.shape.assign(numbers.begin(), split);
-  call.splits.assign(split, numbers.end());
-  call.op = theirs.op;
-  call.prescale = theirs.prescale;
-  call.postscale = theirs.postscale;
-  call.local_only = theirs.local_only != 0;
+  if (theirs.algorithm == Algorithm::kTicket) {
+    keep_announced({peer, theirs, std::move(call)});
+  } else {
+    answer(peer, theirs, std::move(call));
+  }
+}
+
+// Keeps a call for take_announced(), unless another member has announced it before.
+void Dispatcher::keep_announced(AnnouncedCall announced) {
+  const auto is_same = [&key = announced.envelope.key](const AnnouncedCall& one) {
+    return one.envelope.key == key;
+  };
+  if (taken_ && is_same(*taken_)) return;
+  if (std::any_of(announced_.begin(), announced_.end(), is_same)) return;
+  announced_.push_back(std::move(announced));
+}
+
+std::optional<Call> Dispatcher::take_announced() {
+  if (taken_ && matching_.standing(taken_->envelope.key) == Standing::kFuture) {
+    refuse_announcement(taken_->peer, taken_->envelope);
+  }
+  taken_.reset();
+  while (!announced_.empty()) {
+    AnnouncedCall one = std::move(announced_.front());
+    announced_.pop_front();
+    const Key& key = one.envelope.key;
+    const bool is_open = matching_.standing(key) == Standing::kFuture;
+    if (!is_open || !groups_.find(key.group)) continue;
+    if (one.call.group->size() == config_.size) joining_.count_answer();
+    matching_.continue_at(key);
+    taken_ = std::move(one);
+    return taken_->call;
+  }
+  return std::nullopt;
+}
+
+// Takes part in an operation that the engine carries out.
+void Dispatcher::answer(int peer, const Envelope& theirs, Call call) {
   // The others may have chosen it, or have left it to the thresholds.
   if (call.kind == Kind::kAllreduce && call.op != ReduceOp::kAdasum &&
       can_be_chosen(theirs.algorithm)) {
@@ -178,8 +218,9 @@ void Dispatcher::refuse_announcement(int peer, const Envelope& theirs) {
       describe_operation(theirs, theirs.name_text()) + ": " +
       peers_.describe_rank(config_.rank) +
       " has joined. It takes part only in barrier, reducescatter and allreduce (of at "
-      "most 500 tensors for adasum), and in none through NCCL. Call other operations "
-      "before the first rank joins, or among ranks that have not joined.";
+      "most 500 tensors for adasum). Call other operations before the first rank "
+      "joins, "
+      "or among ranks that have not joined.";
   const Status status{Code::kMismatch, text, config_.rank};
   if (kind_info(theirs.kind).spares_group) {
     send_abort(peer, theirs, status);

@@ -352,6 +352,10 @@ Dispatcher::JoinReport Engine::join_report() {
   return progress_.with_lock([&] { return dispatcher_.join_report(); });
 }
 
+std::optional<Call> Engine::take_announced() {
+  return progress_.run([&] { return dispatcher_.take_announced(); });
+}
+
 void Engine::leave_join(std::uint32_t sequence) {
   progress_.run([&] { dispatcher_.leave_join(sequence); });
 }

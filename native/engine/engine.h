@@ -125,6 +125,7 @@ class Engine final : public WindowHost, private Work {
   // See Dispatcher.
   void join();
   Dispatcher::JoinReport join_report();
+  std::optional<Call> take_announced();
   void leave_join(std::uint32_t sequence);
 
   // Between suspend() and resume(), no message moves, wait() returns nothing

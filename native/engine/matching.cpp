@@ -48,6 +48,10 @@ bool Matching::add(std::shared_ptr<Operation> operation) {
   return must_wait;
 }
 
+void Matching::continue_at(const Key& key) {
+  lines_[line_key(key)].next = key.sequence;
+}
+
 void Matching::skip(const Key& key) {
   lines_[line_key(key)].next = key.sequence + 1;
   unmatched_.erase(key);

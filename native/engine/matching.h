@@ -46,6 +46,8 @@ class Matching {
   // Forgets all calls of a group, which have finished. Returns the messages of calls
   // that this rank has not made.
   std::vector<Unmatched> remove_group(std::uint64_t group);
+  // Gives the next call of a name the number of `key`, above those of all its calls.
+  void continue_at(const Key& key);
   // Counts the next call, which this rank does not make, and drops its messages.
   void skip(const Key& key);
   // Removes a finished call. Returns the queued call that may start now, if any.

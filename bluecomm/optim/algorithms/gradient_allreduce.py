@@ -89,9 +89,8 @@ class GradientAllreduce(GradientAveraging):
         self._sparse = SparseGradients(self.context)
 
     def joins_in_engine(self) -> bool:
-        # The engine of a rank that has joined makes no calls of NCCL.
         return not self.follows_backward() or not any(
-            bucket.gradients.sparse or self._is_split(bucket) for bucket in self.buckets
+            bucket.gradients.sparse for bucket in self.buckets
         )
 
     def refused_join(self) -> Iterator[Operation]:

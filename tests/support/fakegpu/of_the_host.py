@@ -139,7 +139,6 @@ TESTS = {
     "test_torch_training.py::test_compiled_models": _COMPILED,
 }
 
-_JOINED = "a rank that has joined takes part in no call through NCCL"
 _ENDED = "a call that reaches its deadline ends NCCL's communicator for later ones"
 _HOST_BYTES = "stats().bytes_sent counts links of the engine, and NCCL has its own"
 _ROUNDED = "averages through NCCL are rounded after each addition"
@@ -152,18 +151,6 @@ THROUGH_NCCL = {
             "no_number_is_closer_to_the_exact_average",
             "one_peer_schedules_keep_agreement",
             "static_topologies_keep_agreement",
-        )
-    },
-    "test_horovod_operations.py::test_join_takes_a_device": _JOINED,
-    **{
-        f"test_join.py::test_{name}": _JOINED
-        for name in (
-            "each_operator_has_a_neutral_value",
-            "operations_that_need_data_are_errors_on_their_callers",
-            "operations_under_way_end_before_the_join",
-            "optimizer_and_own_operations_join_together",
-            "the_last_rank_to_join_is_named",
-            "the_others_go_on_with_zeros",
         )
     },
     "test_optim_bytegrad.py::test_sends_a_quarter_of_the_bytes": _HOST_BYTES,

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from bluecomm.errors import CommunicationTimeout, PeerLostError
-from bluecomm.runtime.chained_handle import ChainedHandle
+from bluecomm.runtime.chained_handle import ChainedHandle, chains_under_way
 from bluecomm.runtime.handle import DoneHandle, Handle
 from tests.support.deadlines import DEADLINE_S
 
@@ -230,3 +230,26 @@ def test_no_callback_is_lost_while_another_thread_waits():
     finished.set()
     thread.join(DEADLINE_S)
     assert called.is_set()
+
+
+def test_a_chain_is_under_way_until_its_last_operation_has_ended():
+    chain = Chain()
+    assert chain.handle in chains_under_way()
+    assert not chain.handle.ends_within(0.0)
+    chain.first.end(1)
+    assert not chain.handle.ends_within(0.0)
+    threading.Timer(0.01, chain.second.end, [2]).start()
+    assert chain.handle.ends_within(None)
+    assert chain.handle.wait() == 3
+    assert chain.handle.ends_within(0.0)
+
+
+def test_a_chain_that_nobody_else_moves_on_counts_as_ended():
+    assert Chain(in_background=False).handle.ends_within(0.0)
+
+
+def test_a_chain_that_has_failed_has_ended():
+    chain = Chain()
+    chain.first.end(PeerLostError("rank 1 is lost"))
+    assert chain.handle.ends_within(0.0)
+    assert len(chain.failures) == 1

@@ -83,6 +83,7 @@ def test_a_group_has_another_number_in_each_generation(ranks):
             layout=MachineLayout((0, 1)),
             members=Members(2, survives_losses=False),
             add_group=lambda *_: None,
+            communicators={},
         )
         return Communicator(world, ranks).group_id
 

@@ -13,6 +13,7 @@ from bluecomm.runtime.handle import (
     Handle,
     MappedHandle,
     RequestHandle,
+    ends_within,
     wait_all,
 )
 
@@ -179,3 +180,15 @@ def test_a_handle_says_what_each_kind_must_do():
     with pytest.raises(TypeError, match="abstract"):
         Handle()
     assert all(isinstance(one, Handle) for one in (handle_of(FakeWorld()),))
+
+
+def test_a_wait_with_a_limit_tells_whether_the_operation_has_ended():
+    handle = handle_of(FakeWorld(None, completion()))
+    assert not ends_within(handle, 0.1)
+    assert ends_within(handle, 0.1)
+
+
+def test_an_operation_that_has_reached_its_deadline_raises():
+    handle = handle_of(FakeWorld(completion(failure.TIMED_OUT, "too late")))
+    with pytest.raises(errors.CommunicationTimeout, match="too late"):
+        ends_within(handle, 0.1)

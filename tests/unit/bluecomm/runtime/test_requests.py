@@ -127,21 +127,28 @@ def test_a_call_may_stand_and_a_window_request_may_not():
     ]
 
 
-def test_requests_that_stand_are_not_waited_for():
+def test_requests_that_stand_do_not_count_as_started():
     class Waiting(Reading):
-        waited = ()
-
         def pending(self):
             return [{"id": 1}, {"id": 2}]
-
-        def wait(self, number, _):
-            self.waited += (number,)
 
     call = call_with()
     call.is_standing = True
     requests = make_requests(Waiting(), {1: call, 2: call_with()})
-    requests.wait_for_started()
-    assert requests._engine.waited == (2,)
+    assert requests.started() == [2]
+
+
+def test_a_request_that_was_released_has_ended():
+    class Waiting(Reading):
+        def wait(self, number, limit_s):
+            if number == 3:
+                raise ValueError("no such request")
+            return "completion" if limit_s > number else None
+
+    requests = make_requests(Waiting(), {})
+    found = [requests.ends_within(number, 2.0) for number in (1, 2, 3)]
+    assert found == [True, False, True]
+    assert requests.ends_within(2, None)
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

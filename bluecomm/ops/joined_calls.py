@@ -1,0 +1,128 @@
+"""Calls through NCCL in which a rank that has joined takes part for the others.
+
+The engine itself answers the calls on the host. A call through NCCL needs memory of
+this rank's GPU, so the engine hands it to ``join``, which makes the same call with the
+neutral value of its reduction. docs/data-plane.md has the states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from bluecomm.device.staging import Staging
+from bluecomm.ops.own_device import own_device
+from bluecomm.ops.refusal import refuse_start
+from bluecomm.ops.splits import share_of
+from bluecomm.ops.start import start
+from bluecomm.ops.tensor import dtype_of_word
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
+    from bluecomm.runtime import Communicator, Handle
+    from bluecomm.runtime.world import World
+
+# The deadline of these calls, in seconds. The callers have deadlines of their own, and
+# tell this rank when they have passed.
+_LIMIT_S = 365 * 24 * 3600.0
+# How often to look for calls: soon after a call, and seldom where there are none.
+_SHORTEST_S = 0.0002
+_LONGEST_S = 0.02
+
+
+class JoinedCalls:
+    """Takes part in calls through NCCL with neutral values.
+
+    Without NCCL there are no such calls. Only the thread that has joined uses it.
+
+    Args:
+        world: The world. Its engine has joined.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._uses_nccl = world.device_transport.path == "nccl"
+        self._handles: list[Handle[torch.Tensor]] = []
+
+    def await_end(self, wait: Callable[[float | None], bool]) -> None:
+        """Take part in all calls of others until a wait has ended.
+
+        Args:
+            wait: Waits for at most that many seconds, or without a limit, and returns
+                whether what it waits for has ended.
+        """
+        if not self._uses_nccl:
+            wait(None)
+            return
+        pause_s = _SHORTEST_S
+        while not wait(pause_s):
+            pause_s = _SHORTEST_S if self._serve() else min(2 * pause_s, _LONGEST_S)
+
+    def wait_for_own(self) -> None:
+        """Wait until the calls in which this rank takes part have ended."""
+        limit_s = self._world.config.operation_timeout_s
+        for handle in self._handles:
+            with contextlib.suppress(Exception):  # their callers raise the failure
+                handle.wait(limit_s)
+
+    def _serve(self) -> bool:
+        """Start the calls that have been announced; return whether there were any."""
+        found = False
+        while (announced := self._world.engine.take_announced()) is not None:
+            found = True
+            self._handles = [handle for handle in self._handles if not handle.done()]
+            comm = self._world.communicators.get(announced[0])
+            # The engine refuses a call that is not made.
+            if comm is not None:
+                self._take_part(comm, *announced[1:])
+        return found
+
+    def _take_part(
+        self,
+        comm: Communicator,
+        kind: str,
+        name: str,
+        dtype: str,
+        shape: list[int],
+        parameters: Parameters,
+    ) -> None:
+        """Start this member's part of a call, or tell the others why it cannot."""
+        try:
+            tensor = _neutral(own_device(comm, kind), dtype, shape, parameters)
+            handle = start(
+                comm,
+                kind,
+                tensor,
+                name=name,
+                timeout_s=_LIMIT_S,
+                rows=_own_rows(comm, kind, shape, parameters),
+                parameters=parameters,
+            )
+        except Exception as error:
+            refuse_start(comm, kind, name, None, None, error)
+        else:
+            self._handles.append(handle)
+
+
+def _own_rows(
+    comm: Communicator, kind: str, shape: list[int], parameters: Parameters
+) -> int | None:
+    """Return the rows of this member's result, if they are fewer than its input's."""
+    if kind != "reducescatter":
+        return None
+    splits = parameters.splits
+    return splits[comm.rank] if splits else share_of(shape[0], comm.size, comm.rank)
+
+
+def _neutral(
+    staging: Staging, dtype: str, shape: list[int], parameters: Parameters
+) -> torch.Tensor:
+    from bluecomm._native import neutral_value
+
+    value = bytearray(neutral_value(dtype, parameters.op, parameters.prescale))
+    element = torch.frombuffer(value, dtype=dtype_of_word(dtype)).view(())
+    tensor = staging.empty(shape, element.dtype)
+    return tensor.copy_(staging.to_device(element).expand(shape))
