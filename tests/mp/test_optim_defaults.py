@@ -70,20 +70,10 @@ def accuracies(name):
         return own, accuracy()
 
 
-def train_all():
-    return {name: accuracies(name) for name in algorithm_names()}
-
-
-@pytest.fixture(scope="module")
-def found():
-    """Return the accuracies of all ranks, for each algorithm; trained in one job."""
-    ranks = run_ranks(RANKS, train_all, limit_s=STEPPING_S)
-    return {name: [rank[name] for rank in ranks] for name in algorithm_names()}
-
-
 @pytest.mark.parametrize("name", algorithm_names())
-def test_learns_with_its_defaults(found, name):
-    own, mean = zip(*found[name], strict=True)
+def test_learns_with_its_defaults(name):
+    found = run_ranks(RANKS, accuracies, name, limit_s=STEPPING_S)
+    own, mean = zip(*found, strict=True)
     if name == "local":
         assert max(own) < 0.5
     else:

@@ -29,6 +29,7 @@ FILES = [
     "test_optim_coded_machines",
     "test_optim_convergence",
     "test_optim_decentralized",
+    "test_optim_defaults",
     "test_optim_demo",
     "test_optim_desloc",
     "test_optim_fused",
@@ -103,7 +104,6 @@ LEFT_OUT = {
     **dict.fromkeys(
         (
             "test_completion",
-            "test_optim_defaults",
             "test_result_pool",
             "test_sparse_allreduce",
             "test_timeline",
