@@ -352,6 +352,7 @@ class _Call(Protocol):
     gate: Gate | None
     ticket: NcclCall | None
     precedes_ticket: bool
+    raises_late: bool
 
 _CallT = TypeVar("_CallT", bound=_Call)
 

@@ -78,9 +78,10 @@ def post_receive(
     comm: Communicator,
     timeout_s: float | None = None,
 ) -> Handle[int]:
-    """Start a receive whose message may come at any time.
+    """Start a receive of bluecomm itself, whose message may come at any time.
 
-    Its deadline is that of others, but the wait is not reported as a stall.
+    Its deadline is that of others, but the wait is not reported as a stall. It raises
+    no failures of earlier calls, which are those of the program.
 
     Args:
         tensor: As for ``recv``.
@@ -92,6 +93,7 @@ def post_receive(
     call = _call_of(tensor, src, tag, comm)
     call.timeout_s = timeout_s
     call.is_standing = True
+    call.raises_late = False
     return comm.start(call)
 
 

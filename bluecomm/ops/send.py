@@ -62,6 +62,37 @@ def _send(
             raises this error, too.
     """
     comm = current_communicator(process_set)
+    call = _call_of(tensor, dst, tag, comm)
+    call.timeout_s = timeout_s
+    call.blocking = form.blocking
+    return comm.start(call)
+
+
+def post_send(
+    tensor: torch.Tensor,
+    dst: int,
+    tag: int,
+    comm: Communicator,
+    timeout_s: float | None = None,
+) -> Handle[None]:
+    """Start a send of bluecomm itself, which raises no failures of earlier calls.
+
+    Args:
+        tensor: As for ``send``.
+        dst: As for ``send``.
+        tag: As for ``send``.
+        comm: Ranks that it belongs to.
+        timeout_s: As for ``send``.
+    """
+    call = _call_of(tensor, dst, tag, comm)
+    call.timeout_s = timeout_s
+    call.raises_late = False
+    return comm.start(call)
+
+
+def _call_of(
+    tensor: torch.Tensor, dst: int, tag: int, comm: Communicator
+) -> Call[None]:
     member = member_of("send", "dst", dst, comm)
     tag = check_tag("send", tag)
     source, dtype = as_input(tensor, "send", staged=True)
@@ -77,11 +108,13 @@ def _send(
         lambda _: None,
     )
     call.gate = copy.gate
-    call.name = f"to rank {dst}, tag {tag}"
-    call.timeout_s = timeout_s
+    call.name = _name(comm, member, tag)
     call.parameters = parameters(peer=member, tag=tag)
-    call.blocking = form.blocking
-    return comm.start(call)
+    return call
+
+
+def _name(comm: Communicator, member: int, tag: int) -> str:
+    return f"to rank {comm.ranks[member]}, tag {tag}"
 
 
 send = blocking(_send)

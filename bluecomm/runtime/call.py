@@ -85,6 +85,8 @@ class Call(Generic[Result]):
             out afterwards. It matches only such calls.
         follows: Whether it is a later call of an operation that takes several. All
             members of the first one make it, also those that have joined.
+        raises_late: Whether it raises the failures of earlier calls that had succeeded
+            on this rank. If not, the next call that does raises them.
         any_root: Whether the lowest member that is left may take the place of a root
             that is lost, because the values of any member would do.
         has_parts: Whether its arguments have a part for each member, lost ones too, as
@@ -113,6 +115,7 @@ class Call(Generic[Result]):
         "parameters",
         "parts",
         "precedes_ticket",
+        "raises_late",
         "shape",
         "source",
         "ticket",
@@ -147,6 +150,7 @@ class Call(Generic[Result]):
         self.ticket: NcclCall | None = None
         self.precedes_ticket = False
         self.follows = False
+        self.raises_late = True
         self.group: GroupMembers | None = None
         self.group_id = 0
         self.limit_s = 0.0

@@ -86,7 +86,13 @@ def is_late(error: Exception) -> bool:
 
 
 def failure(
-    completion: Completion, *, kind: str, name: str, rank: int, timeout_s: float
+    completion: Completion,
+    *,
+    kind: str,
+    name: str,
+    rank: int,
+    timeout_s: float,
+    prefix: str = "",
 ) -> Exception:
     """Return the exception that stands for a failed completion.
 
@@ -96,15 +102,16 @@ def failure(
         name: Name of the operation.
         rank: This rank.
         timeout_s: Deadline of the operation.
+        prefix: Begin of the error's text, before that of the completion.
 
     Returns:
         ``ValueError`` for a call that was invalid on this rank alone, otherwise the
         ``BluecommError`` for the code.
     """
     if completion.code == INVALID:
-        return ValueError(completion.text)
+        return ValueError(prefix + completion.text)
     return _CLASSES[completion.code](
-        completion.text,
+        prefix + completion.text,
         operation=kind,
         name=name,
         rank=rank,

@@ -14,7 +14,7 @@ from bluecomm.errors import ShutdownError, SuspendedError
 from bluecomm.runtime import fork
 from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
-from bluecomm.runtime.failure import CLOSED, Reason
+from bluecomm.runtime.failure import CLOSED, Reason, failure, late
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 from bluecomm.runtime.parts_handle import PartsHandle
 
@@ -327,6 +327,27 @@ class Requests:
     def has_hard_deadline(self, number: int) -> bool:
         """Return whether the program gave a request's deadline, which then stands."""
         return number in self._hard_limits_s
+
+    def take_late_failure(self, call: Call[Any]) -> Exception | None:
+        """Remove the failures that no call has raised, and return them as one.
+
+        Args:
+            call: The call that raises them, which has succeeded.
+        """
+        found = None if self._closed else self._engine.take_late_failure()
+        if found is None:
+            return None
+        kind, name = call.kind, call.name
+        assert name is not None
+        error = failure(
+            found,
+            kind=kind,
+            name=name,
+            rank=self.rank,
+            timeout_s=self.config.operation_timeout_s,
+            prefix=f"{kind} '{name}' on rank {self.rank} was carried out; ",
+        )
+        return late(error)
 
     def limit_s(self, number: int) -> float:
         """Return the deadline that a request was started with, in seconds."""

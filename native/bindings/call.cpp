@@ -89,6 +89,7 @@ struct Attributes {
   Attribute ticket{"ticket"};
   Attribute precedes_ticket{"precedes_ticket"};
   Attribute follows{"follows"};
+  Attribute raises_late{"raises_late"};
 };
 
 std::span<std::byte> read_span(const py::object& span) {
@@ -127,6 +128,7 @@ PointCall parse_point_call(py::handle call, RequestKind kind) {
   if (const py::object gate = attributes.gate.of(call); !gate.is_none()) {
     result.gate = gate.cast<std::shared_ptr<Gate>>();
   }
+  result.raises_late = attributes.raises_late.of(call).ptr() == Py_True;
   const py::object given = attributes.parameters.of(call);
   const auto& parameters = given.cast<const Parameters&>();
   result.peer = parameters.peer;
@@ -152,6 +154,7 @@ Call parse_operation(py::handle call, Kind kind) {
   }
   result.precedes_ticket = attributes.precedes_ticket.of(call).ptr() == Py_True;
   result.follows = attributes.follows.of(call).ptr() == Py_True;
+  result.raises_late = attributes.raises_late.of(call).ptr() == Py_True;
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();

@@ -92,6 +92,11 @@ struct Call {
   // Whether it is a later call of an operation that takes several. All members of the
   // first one make it, also those that have joined.
   bool follows = false;
+  // Whether the call raises the late failures of earlier ones. If not, the next call
+  // that does raises them. The calls of a group are alike in this. If they raise none,
+  // they leave none, because the caller learns in another way what has failed on other
+  // ranks.
+  bool raises_late = true;
 
   std::chrono::steady_clock::time_point deadline;
 };

@@ -369,6 +369,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::uint64_t replaced_ = 0;                // see Stats
   bool has_early_ = false;  // some operation may have messages of dropped peers
   LateFailures late_failures_;
+  std::set<std::uint64_t> quiet_groups_;  // whose calls have no Call::raises_late
   std::shared_ptr<FailureWatcher> failure_watcher_;  // or null
   std::set<int> told_losses_;                        // the ranks that it knows of
   bool has_told_failed_device_ = false;

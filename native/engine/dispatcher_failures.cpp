@@ -141,7 +141,7 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
     fail_operation(*operation, status);
   } else {
     matching_.remember_failure(theirs.key);
-    add_late_failure("", status);
+    if (!quiet_groups_.contains(theirs.key.group)) add_late_failure("", status);
   }
   send_abort(peer, theirs, status);
 }
@@ -240,7 +240,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
 void Dispatcher::note_late_failure(int peer, const Envelope& envelope, Status status) {
   matching_.remember_failure(envelope.key);
   tell_watcher_of_ticket(envelope, status);
-  if (!is_withdrawal(status.code)) {
+  if (!is_withdrawal(status.code) && !quiet_groups_.contains(envelope.key.group)) {
     add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
   }
 }
@@ -270,6 +270,7 @@ void Dispatcher::add_late_failure(const std::string& where, Status status) {
 void Dispatcher::remove_group(std::uint64_t id) {
   const std::shared_ptr<const Group> removed = group(id);
   groups_.remove(id);
+  quiet_groups_.erase(id);
   const auto of_group = [id](const Operation* one) {
     return one->call().group->id == id;
   };

@@ -50,7 +50,9 @@ RequestId Dispatcher::submit(Call call, RequestId id) {
 RequestId Dispatcher::submit(PointCall call, RequestId id) {
   check_not_removed(groups_, call.group);
   if (id == 0) id = requests_.next_id();
-  points_.start(std::move(call), id, late_failures_.take());
+  std::optional<Status> late;
+  if (call.raises_late) late = late_failures_.take();
+  points_.start(std::move(call), id, std::move(late));
   return id;
 }
 
@@ -71,7 +73,9 @@ RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId 
   auto operation =
       std::make_shared<Operation>(id, std::move(call), std::move(plan), envelope, host);
   // The program does not see how an operation ends that it has not called.
-  if (caller == CalledBy::kProgram) {
+  if (!operation->call().raises_late) {
+    quiet_groups_.insert(key.group);
+  } else if (caller == CalledBy::kProgram) {
     if (auto late = late_failures_.take()) operation->carry(std::move(*late));
   }
   now_ = operation->started();

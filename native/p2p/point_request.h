@@ -35,6 +35,7 @@ struct PointCall {
   std::span<std::byte> memory;  // only read by a send
   // Opens when the values of a send have been written; null if they have been.
   std::shared_ptr<Gate> gate;
+  bool raises_late = true;  // as Call::raises_late
   Clock::time_point deadline;
 
   std::size_t count() const { return memory.size() / item_size(dtype); }

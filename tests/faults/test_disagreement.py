@@ -9,6 +9,9 @@ import torch
 
 import bluecomm as bf
 from bluecomm.errors import MismatchError
+from bluecomm.ops.recv import post_receive
+from bluecomm.ops.send import post_send
+from bluecomm.runtime import current_communicator
 from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
@@ -272,6 +275,30 @@ def test_each_rank_raises_a_disagreement_once(case, transport):
             assert f"after rank {rank} had finished its part of it" in failed[0].text
 
 
+def _send_own_messages():
+    """Return outcomes of bluecomm's own messages after a send that has failed late."""
+    other = 1 - bf.rank()
+    if bf.rank() == 0:
+        told = bf.recv_nonblocking(torch.empty(1), 1, tag=1)
+        bf.send(_ones(3), 1)
+        told.wait()
+    else:
+        outcome_of(lambda: bf.recv(_ones(4), 0))
+        bf.send(_ones(1), 0, tag=1)
+    got, comm = torch.zeros(2), current_communicator()
+    handles = [post_receive(got, other, 2, comm), post_send(_ones(2), other, 2, comm)]
+    own = [outcome_of(handle.wait) for handle in handles]
+    return own, got.tolist(), outcome_of(bf.barrier), outcome_of(bf.barrier)
+
+
+def test_messages_of_bluecomm_leave_failures_to_the_program():
+    for rank, (own, got, first, second) in enumerate(run_ranks(2, _send_own_messages)):
+        assert [outcome.error for outcome in own] == [None, None]
+        assert got == [1.0] * 2
+        assert ("was carried out; an earlier" in first.text) == (rank == 0)
+        assert second.error is None
+
+
 def _end_after_a_disagreement(folder):
     """Return the errors that a rank raised and the texts that it logged at its end."""
     texts = []
@@ -301,6 +328,17 @@ def test_a_rank_that_calls_nothing_more_logs_it_at_its_end(tmp_path):
         assert len(logged) == (0 if outcome.error else 1)
         for text in logged:
             assert f"rank {rank} ends, but an earlier operation failed" in text
+
+
+OF_NEIGHBORS = {"neighbor_allreduce", "neighbor_allgather"}
+
+
+@pytest.mark.parametrize("case", sorted(ONE_WAY.keys() - OF_NEIGHBORS))
+def test_calls_released_together_raise_a_disagreement_in_no_later_call(case):
+    for first, agreed in run_ranks(3, _disagree_one_way, case, survives_losses=True):
+        assert isinstance(first.error, MismatchError)
+        assert "rank 1 (host0) called" in first.text
+        assert not [outcome.text for outcome in agreed if outcome.error]
 
 
 def _broadcast_to_roots_of_their_own():

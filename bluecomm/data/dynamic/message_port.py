@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from bluecomm.errors import BluecommError
-from bluecomm.ops.send import send_nonblocking
+from bluecomm.ops.send import post_send
 from bluecomm.ops.standing_receive import StandingReceive
 from bluecomm.runtime import Communicator, Handle
 
@@ -76,7 +76,7 @@ class MessagePort:
             chunk[_HEAD.size : _HEAD.size + len(body)] = body
             tensor = torch.frombuffer(chunk, dtype=torch.uint8)
             try:
-                handle = send_nonblocking(tensor, rank, _TAG, self._comm)
+                handle = post_send(tensor, rank, _TAG, self._comm)
             except BluecommError as error:  # suspended, or ended
                 _log.debug("a message to rank %d is lost: %s", rank, error)
                 return

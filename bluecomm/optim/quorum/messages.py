@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.ops.recv import post_receive
-from bluecomm.ops.send import send_nonblocking
+from bluecomm.ops.send import post_send
 from bluecomm.ops.tensor import shared_like
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle, abandon_all
@@ -54,7 +54,7 @@ class TaggedRoute:
     def send(self, tensors: Sequence[torch.Tensor]) -> Handle[list[None]]:
         """Start to send tensors, which must stay as they are meanwhile."""
         rank, tag, comm = self._rank, self._tag, self._comm
-        return GroupHandle([send_nonblocking(one, rank, tag, comm) for one in tensors])
+        return GroupHandle([post_send(one, rank, tag, comm) for one in tensors])
 
     def receive(self, tensors: Sequence[torch.Tensor]) -> list[Handle[int]]:
         """Start to receive tensors."""

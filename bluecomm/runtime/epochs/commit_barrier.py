@@ -17,4 +17,5 @@ def barrier_of(name: str, group: Group) -> Call[None]:
         *("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, ()), finish=lambda _: None
     )
     made.name, made.group_id = barrier_name(name), group.group_id
+    made.raises_late = False
     return made

@@ -58,7 +58,7 @@ def exchange(
         keep=(buffer,),
         finish=finish,
     )
-    made.name = name
+    made.name, made.raises_late = name, False
     return _outlast_suspension(_outlast_suspension(lambda: start(made)).wait)
 
 

@@ -35,6 +35,9 @@ class TransactionOwner(Protocol):
     def advance(self, transaction: Transaction) -> None:
         """Move a transaction on as far as possible without waiting."""
 
+    def take_late_failure(self, made: Call[Any]) -> Exception | None:
+        """Return the failures of earlier calls that a released call raises."""
+
     def enter(self, transaction: Transaction) -> None:
         """Make the next calls of this thread part of a transaction."""
 
@@ -76,8 +79,6 @@ class Transaction:
         self.in_background = in_background
         self.state = TransactionState.RUNNING
         self.error: Exception | None = None
-        # The failure of an earlier operation, which the next handle raises.
-        self.late: Exception | None = None
         # If a loss seems to have stopped it: until when it waits for a decision about
         # the loss, and the error that it raises if there is none.
         self.doubt: tuple[float, Exception] | None = None
@@ -107,6 +108,10 @@ class Transaction:
         """Return whether it has ended, after moving it on as far as possible."""
         self._owner.advance(self)
         return self.is_over
+
+    def take_late_failure(self, made: Call[Any]) -> Exception | None:
+        """Return the failures of earlier calls that one of its calls raises."""
+        return self._owner.take_late_failure(made)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended; return whether that was within ``timeout_s``.
@@ -176,8 +181,8 @@ class TransactionHandle(Handle[Result]):
             raise transaction.error
         request, self._operation.request = self._operation.request, None
         assert request is not None
-        late, transaction.late = transaction.late, None
         result: Result = request.wait()
+        late = transaction.take_late_failure(self._operation.call)
         if late is not None:
             raise late
         return result

@@ -45,7 +45,6 @@ from bluecomm.runtime.failure import (
     OK,
     PEER_LOST,
     Reason,
-    late,
 )
 from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
@@ -123,7 +122,8 @@ class Transactions:
                     f"{made.kind}.{made.name}", 1, in_background=not made.blocking
                 )
             self._calls[f"{made.kind}.{made.name}"] += 1
-            made.blocking = False
+            # It may be repeated; its handle raises late failures after the release.
+            made.blocking = made.raises_late = False
             operation = CallOfTransaction(made)
             transaction.operations.append(operation)
             transaction.awaited_calls -= 1
@@ -177,6 +177,10 @@ class Transactions:
         """Move a transaction on as far as possible without waiting."""
         with self.locked():
             self._advance(transaction)
+
+    def take_late_failure(self, made: Call[Any]) -> Exception | None:
+        """Return the failures of earlier calls that a released call raises."""
+        return self._world.take_late_failure(made)
 
     def wait_for(self, transaction: Transaction, timeout_s: float | None) -> bool:
         """Wait until a transaction has ended; return whether it has."""
@@ -367,9 +371,6 @@ class Transactions:
         if completion is None:  # the world is suspended
             return False
         if completion.code == OK:
-            return True
-        if completion.was_carried_out:
-            transaction.late = late(request.failure_of(completion))
             return True
         self._on_failure(transaction, request, completion)
         return False

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/p2p/points.h"
 
 namespace bluecomm::test {
 namespace {
@@ -203,6 +204,50 @@ TEST(late_failures, a_call_that_fails_itself_names_both_reasons) {
   const Status theirs = run_call(other, make_call(other, Kind::kBarrier, "b", {}, {}));
   CHECK_EQ(static_cast<int>(theirs.code), static_cast<int>(Code::kTimedOut));
   CHECK(theirs.text.find("earlier operation") == std::string::npos);
+}
+
+// Adds a group whose calls raise and leave no late failures.
+constexpr std::uint64_t kQuiet = 5;
+void add_quiet_group(EngineWorld& world) {
+  for (int rank = 0; rank < 3; ++rank) {
+    world.engine(rank).add_group(kQuiet, {0, 1, 2}, {0, 1, 2});
+  }
+}
+
+TEST(late_failures, wait_for_a_call_that_raises_them) {
+  EngineWorld world(3);
+  add_quiet_group(world);
+  fail_broadcasts(world, {"x"});
+  world.run([&](int rank, Engine& engine) {
+    Call quiet = make_call(engine, Kind::kBarrier, "quiet", {}, {}, kQuiet);
+    quiet.raises_late = false;
+    CHECK_EQ(run_call(engine, std::move(quiet)).text, "");
+    float value = 1.0F;
+    PointCall send = send_call(engine, {&value, 1}, (rank + 1) % 3);
+    PointCall receive = recv_call(engine, {&value, 1}, (rank + 2) % 3);
+    send.raises_late = receive.raises_late = false;
+    CHECK_EQ(run_point(engine, std::move(send)).text, "");
+    CHECK_EQ(run_point(engine, std::move(receive)).text, "");
+    const std::vector<Status> agreed = call_agreed(engine, world.size());
+    CHECK_EQ(agreed[0].ok(), rank != 2);
+    CHECK_EQ(agreed[1].text, "");
+  });
+}
+
+TEST(late_failures, are_not_left_by_calls_that_raise_none) {
+  EngineWorld world(3);
+  add_quiet_group(world);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(rank == 1 ? 5 : 4);
+    Call call = make_call(engine, Kind::kBroadcast, "x", tensor, tensor, kQuiet);
+    call.raises_late = false;
+    const Status own = run_call(engine, std::move(call));
+    if (rank == 1) check_failure(own, Code::kMismatch, " called ");
+    for (const Status& status : call_agreed(engine, world.size())) {
+      CHECK_EQ(status.text, "");
+    }
+    CHECK(!engine.take_late_failure());
+  });
 }
 
 TEST(late_failures, a_call_that_was_started_before_does_not_raise_them) {

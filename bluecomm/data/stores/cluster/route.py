@@ -17,7 +17,7 @@ from bluecomm.data.stores.cluster.messages import (
 )
 from bluecomm.errors import BluecommError, PeerLostError
 from bluecomm.ops.recv import post_receive
-from bluecomm.ops.send import send_nonblocking
+from bluecomm.ops.send import post_send
 from bluecomm.ops.standing_receive import StandingReceive
 from bluecomm.runtime import Communicator, Handle, current_process
 from bluecomm.runtime.world import World
@@ -148,9 +148,7 @@ class EngineRoute(CacheRoute):
 
     def _start_send(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
         try:
-            handle = send_nonblocking(
-                tensor, rank, tag, self._comm, timeout_s=VALUE_LIMIT_S
-            )
+            handle = post_send(tensor, rank, tag, self._comm, timeout_s=VALUE_LIMIT_S)
         except BluecommError as error:
             self._on_failure(rank, error)
         else:

@@ -18,7 +18,7 @@ from bluecomm.runtime.epochs.epochs import Epochs
 from bluecomm.runtime.epochs.ledger import Decision
 from bluecomm.runtime.epochs.transaction import TransactionState
 from bluecomm.runtime.epochs.transactions import Transactions
-from bluecomm.runtime.failure import INTERNAL, OK, PEER_LOST, Reason, is_late
+from bluecomm.runtime.failure import INTERNAL, OK, Reason, is_late, late
 from bluecomm.runtime.members import Members
 from bluecomm.runtime.parameters import parameters
 from tests.support.deadlines import DEADLINE_S
@@ -71,6 +71,7 @@ class World:
         self.members = Members(8, survives_losses=True)
         self.is_suspended = False
         self.started = []
+        self.late = []
         self.while_in_engine = lambda: None
 
     def check_usable(self):
@@ -84,6 +85,9 @@ class World:
             raise SuspendedError("suspended")
         self.started.append(Request(call))
         return self.started[-1]
+
+    def take_late_failure(self, call):
+        return self.late.pop() if self.late else None
 
     def run_after(self, handles, call, started):
         if all(handle.done() for handle in handles):
@@ -208,22 +212,33 @@ def test_a_call_is_in_flight_until_it_is_released(transactions, world):
     handle.wait()
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["of the call", "of the barrier"])
 def test_a_failure_of_an_earlier_operation_is_raised_after_the_release(
-    transactions, world, number
+    transactions, world
 ):
-    handle = transactions.start(call_of("x"))
-    for index in range(2):
-        if index == number:
-            world.started[index].completion = types.SimpleNamespace(
-                code=PEER_LOST, text="it was carried out; late", was_carried_out=True
-            )
-        world.started[index].end()
+    handle, other = (transactions.start(call_of(name)) for name in ("x", "y"))
+    world.late.append(late(BluecommError("it was carried out; late")))
+    world.end_all()
     assert handle.done()
     assert handle.transaction.state is TransactionState.RELEASED
     with pytest.raises(BluecommError, match="it was carried out; late") as error:
         handle.wait()
     assert is_late(error.value)
+    assert other.wait() == "allreduce"
+    assert not any(request.call.raises_late for request in world.started)
+
+
+def test_a_transaction_that_fails_leaves_earlier_failures_to_the_next_call(
+    transactions, world
+):
+    handle, other = (transactions.start(call_of(name)) for name in ("x", "y"))
+    world.late.append(late(BluecommError("it was carried out; late")))
+    world.started[0].completion = types.SimpleNamespace(code=INTERNAL, text="it broke")
+    world.started[0].completion.rank = 1
+    world.end_all()
+    with pytest.raises(BluecommError, match="it broke"):
+        handle.wait()
+    with pytest.raises(BluecommError, match="it was carried out; late"):
+        other.wait()
 
 
 class EndsWhenAsked(Request):

@@ -28,7 +28,7 @@ class Wire:
         comm = SimpleNamespace(size=2)
         self.receiver = MessagePort(comm, self._on_message, None, None)
         self.sender = MessagePort(comm, None, None, None)
-        monkeypatch.setattr(message_port, "send_nonblocking", self._send)
+        monkeypatch.setattr(message_port, "post_send", self._send)
         monkeypatch.setattr(standing_receive, "post_receive", self._receive)
         self.receiver.open()
 
