@@ -101,6 +101,11 @@ class Gate(_MadeByEngine):
     def poll(self) -> Completion | None:
         """Return None while the input is being written, without a wait."""
 
+class FailedGate(Gate):
+    """The gate of an input that nobody writes, because its writer has failed."""
+
+    def __init__(self, text: str) -> None: ...
+
 class StreamPoint(Gate):
     """A point in a stream of a GPU; it opens when the GPU has reached it."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from bluecomm.device.staging import HostCopy
 from bluecomm.device.staging_table import staging_of
+from bluecomm.errors import BluecommError
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tags import check_tag
@@ -58,8 +61,9 @@ def _send(
             had returned before, a later operation raises it.
         PeerLostError: The receiver is lost.
         CommunicationTimeout: The receiver did not take the values in time.
+        RuntimeError: The copy to the host could not be started.
         BluecommError: The device failed before the values had been copied. The receive
-            raises this error, too.
+            raises this error, and that of a copy that could not be started, too.
     """
     comm = current_communicator(process_set)
     call = _call_of(tensor, dst, tag, comm)
@@ -95,9 +99,13 @@ def _call_of(
 ) -> Call[None]:
     member = member_of("send", "dst", dst, comm)
     tag = check_tag("send", tag)
-    source, dtype = as_input(tensor, "send", staged=True)
-    staging = staging_of(source)
-    copy = HostCopy(source, None) if staging is None else staging.to_host(source)
+    try:
+        source, dtype = as_input(tensor, "send", staged=True)
+        staging = staging_of(source)
+        copy = HostCopy(source, None) if staging is None else staging.to_host(source)
+    except (RuntimeError, MemoryError) as error:
+        tell_receiver(comm, member, tag, error)
+        raise
     call = Call(
         "send",
         dtype,
@@ -111,6 +119,29 @@ def _call_of(
     call.name = _name(comm, member, tag)
     call.parameters = parameters(peer=member, tag=tag)
     return call
+
+
+def tell_receiver(comm: Communicator, member: int, tag: int, error: Exception) -> None:
+    """Have the receive of a message fail whose values cannot be copied to the host.
+
+    The receiver would take the next message in its place, or wait until its deadline.
+    Never raises, because the caller is about to raise ``error``.
+
+    Args:
+        comm: Ranks that the message belongs to.
+        member: Number of the receiver among them.
+        tag: Tag of the message.
+        error: Why the copy could not be started.
+    """
+    from bluecomm._native import FailedGate
+
+    call = Call("send", "uint8", (0,), NO_MEMORY, NO_MEMORY, (), lambda _: None)
+    call.gate = FailedGate(f"{type(error).__name__}: {error}")
+    call.name = _name(comm, member, tag)
+    call.parameters = parameters(peer=member, tag=tag)
+    call.raises_late = False
+    with contextlib.suppress(BluecommError, ValueError):  # no message can leave
+        comm.start(call)
 
 
 def _name(comm: Communicator, member: int, tag: int) -> str:

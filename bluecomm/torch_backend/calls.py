@@ -17,6 +17,7 @@ from bluecomm.device.staging import Staging
 from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.refusal import refuse, told
+from bluecomm.ops.send import tell_receiver
 from bluecomm.ops.tensor import dtype_word, span
 from bluecomm.runtime import Communicator, Handle, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call, Span
@@ -273,14 +274,19 @@ class GroupCalls:
                     f"{receiver}, between GPUs"
                 )
                 return through_nccl
-        call = self._call(
-            kind,
-            dtype,
-            (tensor.numel(),),
-            *given,
-            parameters=parameters(peer=peer, tag=tag),
-            finish=finish,
-        )
+        try:
+            call = self._call(
+                kind,
+                dtype,
+                (tensor.numel(),),
+                *given,
+                parameters=parameters(peer=peer, tag=tag),
+                finish=finish,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if sends:
+                tell_receiver(comm, peer, tag, error)
+            raise
         other = "any rank" if peer < 0 else f"rank {comm.ranks[peer]}"
         call.name = f"{'to' if sends else 'from'} {other}, tag {tag}"
         return call

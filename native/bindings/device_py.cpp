@@ -99,6 +99,12 @@ void register_device(py::module_& module) {
         const ReleaseGil unlocked;
         return self.poll();
       });
+  py::class_<FailedGate, Gate, std::shared_ptr<FailedGate>>(module, "FailedGate")
+      .def(py::init([](std::string text) {
+             return std::make_shared<FailedGate>(
+                 Status{Code::kInternal, std::move(text), -1});
+           }),
+           arg("text"));
   py::class_<StreamPoint, Gate, std::shared_ptr<StreamPoint>>(module, "StreamPoint");
   py::class_<PyPinnedBlock>(module, "PinnedBlock", py::buffer_protocol())
       .def_buffer([](PyPinnedBlock& self) { return byte_buffer(self.block->bytes()); });

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "common/status.h"
 
@@ -24,6 +25,16 @@ class Gate {
   // Returns how many of the first bytes of the input have been written, as far as the
   // gate knows: 0 unless the input is written in parts. Never decreases.
   virtual std::size_t written() { return 0; }
+};
+
+// The gate of an input that nobody writes, because its writer has failed at the start.
+class FailedGate final : public Gate {
+ public:
+  explicit FailedGate(Status failure) : failure_(std::move(failure)) {}
+  std::optional<Status> poll() override { return failure_; }
+
+ private:
+  const Status failure_;
 };
 
 // Why a request has failed whose gate is still closed at its deadline.

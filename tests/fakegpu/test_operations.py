@@ -154,11 +154,11 @@ def test_parts_of_large_tensors_give_the_results_of_the_host(transport):
     torch.testing.assert_close(found, host, rtol=0, atol=0)
 
 
-def fail_to_send() -> str:
+def fail_to_send(fault: str) -> str:
     """Let the copy of a message fail on rank 0; return what each rank is told."""
     x = torch.full((2,), 7.0)
     if bf.rank() == 0:
-        set_fake(FAIL="cuEventQuery:1=700")
+        set_fake(FAIL=fault)
         text = error_text(lambda: bf.send(x, 1))
         set_fake(FAIL="")
         bf.send(x, 1)
@@ -169,12 +169,23 @@ def fail_to_send() -> str:
     return text
 
 
+SENDING = "BluecommError: send 'to rank 1, tag 0' on rank 0: "
+
+
 def test_a_message_that_fails_on_its_device_fails_its_receive():
     """A wait for the deadline, or the next message in its place, fails the test."""
-    sent, received = run_ranks_on_gpus(2, fail_to_send)
-    assert "BluecommError: send 'to rank 1, tag 0' on rank 0: " in sent
+    sent, received = run_ranks_on_gpus(2, fail_to_send, "cuEventQuery:1=700")
+    assert sent.startswith(SENDING)
     assert "CUDA" in sent
     assert received == sent
+
+
+def test_a_message_whose_copy_cannot_be_started_fails_its_receive():
+    fault = "cuMemcpyDtoHAsync:1=2"
+    sent, received = run_ranks_on_gpus(2, fail_to_send, fault)
+    assert sent.startswith("RuntimeError: ")
+    assert "cuMemcpyDtoHAsync" in sent
+    assert received == SENDING + sent
 
 
 def test_each_wait_is_needed(expected, tmp_path):

@@ -305,6 +305,31 @@ def test_a_lost_sender_frees_the_receiver_and_no_other_pair(remote_errors, tmp_p
     assert "AssertionError: rank 2: no error" in str(failure.value)
 
 
+def fail_to_copy(folder: Path) -> str:
+    """Let a copy to the host fail on rank 0; return what each rank is told."""
+    with torch_world(folder, 2) as rank:
+        x = torch.full((2,), 7.0)
+        if rank == 0:
+            set_fake(FAIL="cuMemcpyDtoHAsync:1=2")
+            text = error_text(lambda: dist.send(x, 1))
+            set_fake(FAIL="")
+            dist.send(x, 1)
+        else:
+            text = error_text(lambda: dist.recv(torch.empty(5), 0))
+            dist.recv(x.zero_(), 0)
+        assert x.tolist() == [7.0] * 2
+        return text
+
+
+def test_a_message_whose_copy_cannot_be_started_fails_its_receive(tmp_path):
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
+    sent, received = run_ranks_on_gpus(
+        2, fail_to_copy, tmp_path, environment=environment
+    )
+    assert "cuMemcpyDtoHAsync" in sent
+    assert received.endswith(sent)
+
+
 # --- What is recorded ----------------------------------------------------------------
 
 
