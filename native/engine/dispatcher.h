@@ -243,6 +243,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   // How often the leader looks whether the library of a device has failed, while calls
   // wait for their numbers.
   static constexpr std::chrono::milliseconds kTicketInterval{20};
+  // How often a message is posted again whose post has thrown.
+  static constexpr std::chrono::milliseconds kRepostInterval{20};
 
   // Receiver. These functions only store the event, because the transport calls them
   // from within poll().

@@ -154,6 +154,9 @@ Clock::time_point Dispatcher::next_timer() const {
   if (failure_watcher_ && !closing_ && failure_watcher_->is_working()) {
     next = std::min(next, Clock::now() + kTicketInterval);
   }
+  if (points_.resumes_held() && !closing_) {
+    next = std::min(next, Clock::now() + kRepostInterval);
+  }
   const auto must_tell = [this](int rank) { return must_tell_watcher(rank); };
   if (!outstanding() &&
       std::none_of(peers_.gone().begin(), peers_.gone().end(), must_tell)) {

@@ -33,6 +33,10 @@ class PointCredit {
   void forget(const PointRequest& send) {
     held_.remove_if([&](const HeldSend& one) { return one.send.get() == &send; });
   }
+  // The peer is lost, so it need not learn of sends that have failed.
+  void forget_failed() {
+    held_.remove_if([](const HeldSend& one) { return one.failure.has_value(); });
+  }
   // A send has failed that has not been sent. It keeps its place, or takes the last
   // one: the peer has to learn of it there.
   void hold_failed(const std::shared_ptr<PointRequest>& send, const Status& failure) {

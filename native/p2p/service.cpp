@@ -103,13 +103,18 @@ void PointService::send_held(int peer) {
     const std::optional<PointCredit::HeldSend> next = credit.next_held();
     if (!next) return;
     if (next->failure) {
-      credit.forget(*next->send);
       credit.count_sent();
-      post(peer, message_of(*next->send), PointAction::kUnsent, *next->failure);
+      if (!post(peer, message_of(*next->send), PointAction::kUnsent, *next->failure)) {
+        credit.uncount_sent();
+        resumes_held_ = true;
+        return;
+      }
+      credit.forget(*next->send);
       continue;
     }
     if (!send_message(next->send, *channel)) return;
-    credit.forget(*next->send);
+    // One that has failed is held until its kUnsent has been posted.
+    if (!next->send->done()) credit.forget(*next->send);
   }
 }
 
@@ -283,7 +288,7 @@ void PointService::end(PointRequest& request, Status status) {
 
 bool PointService::poll(std::span<const int> gone) {
   bool changed = read_notices();
-  if (std::exchange(forgot_held_, false)) {
+  if (std::exchange(resumes_held_, false)) {
     for (int peer = 0; peer < stats_.size(); ++peer) send_held(peer);
   }
   if (advance_transfers()) changed = true;

@@ -60,6 +60,8 @@ class PointService final : public PointRequestHost {
   // Moves what can be moved now. `gone` are the lost ranks. Returns whether anything
   // changed.
   bool poll(std::span<const int> gone);
+  // Whether poll() has to be called soon, even if nothing arrives.
+  bool resumes_held() const { return resumes_held_; }
 
   // Whether sends wait for gates, which poll_gates() polls. It returns whether anything
   // changed.
@@ -100,7 +102,7 @@ class PointService final : public PointRequestHost {
   bool release_sends();
   void end(PointRequest& request, Status status);
   void drop_transfer(const PointRequest& receive);
-  void post(int peer, PointMessage message, PointAction action, const Status& status);
+  bool post(int peer, PointMessage message, PointAction action, const Status& status);
   PointMessage message_of(const PointRequest& send) const;
   PointCredit& credit_of(int peer) { return credits_[static_cast<std::size_t>(peer)]; }
 
@@ -131,7 +133,9 @@ class PointService final : public PointRequestHost {
   std::vector<PointCredit> credits_;    // by rank
   std::vector<PointRequestPtr> sends_;  // not released yet
   std::vector<PointRequestPtr> gated_;  // of these, the ones that wait for gates
-  bool forgot_held_ = false;            // held sends may follow one that was forgotten
+  // Whether poll() goes on with held sends: they follow one that was forgotten, or the
+  // transport has thrown while it posted a kUnsent.
+  bool resumes_held_ = false;
   std::vector<std::unique_ptr<PointTransfer>> transfers_;
   std::vector<Notice> notices_;
   // Messages that do not match their receives. A transport may release the values of a

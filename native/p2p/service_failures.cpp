@@ -96,7 +96,7 @@ void PointService::fail(PointRequest& request, Status status) {
 }
 
 // Has the receive that a send would have matched fail, unless its rank learns of the
-// reason in another way: from the end of this rank or of the group, or as a lost rank.
+// reason in another way: from the end of this rank or of the group, or is lost itself.
 void PointService::leave_unsent(const PointRequest& send, const Status& status) {
   const int peer = send.call().peer;
   const auto found = std::ranges::find_if(
@@ -104,9 +104,9 @@ void PointService::leave_unsent(const PointRequest& send, const Status& status) 
   if (found == sends_.end()) return;
   if (peer == rank_) {
     leave_own_unsent(*found, status);
-  } else if (is_withdrawal(status.code) || status.code == Code::kPeerLost) {
+  } else if (is_withdrawal(status.code) || peers_.channel(peer) == nullptr) {
     credit_of(peer).forget(send);
-    forgot_held_ = true;
+    resumes_held_ = true;
   } else {
     credit_of(peer).hold_failed(*found, status);
     send_held(peer);
@@ -139,10 +139,11 @@ const PointTransfer* PointService::transfer_of(const PointRequest& request) cons
   return found == transfers_.end() ? nullptr : found->get();
 }
 
-void PointService::post(int peer, PointMessage message, PointAction action,
+// Posts a message with a reason. Returns false if the transport has thrown.
+bool PointService::post(int peer, PointMessage message, PointAction action,
                         const Status& status) {
   Channel* const channel = peers_.channel(peer);
-  if (channel == nullptr) return;
+  if (channel == nullptr) return true;
   message.job = job_;
   message.epoch = epoch_;
   message.action = action;
@@ -151,9 +152,11 @@ void PointService::post(int peer, PointMessage message, PointAction action,
   const std::string_view text = shorten(status.text, Channel::kMaxPost);
   try {
     channel->post(to_header(message, text.size()), std::as_bytes(std::span(text)));
+    return true;
   } catch (const std::exception&) {
     // The peer cannot be told. Its own deadline, or the end of this process, will fail
     // its request.
+    return false;
   }
 }
 
@@ -379,6 +382,7 @@ void PointService::expire(PointRequest& request) {
 
 // Fails the requests that can no longer be served because `rank` is lost.
 bool PointService::fail_gone(int rank) {
+  if (peers_.channel(rank) == nullptr) credit_of(rank).forget_failed();
   std::vector<PointRequestPtr> concerned;
   for (const PointRequestPtr& send : sends_) {
     if (send->call().peer == rank) concerned.push_back(send);

@@ -8,6 +8,8 @@
 #include "engine/engine.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/engine/gradual_gate.h"
+#include "tests/p2p/points.h"
 #include "tests/window/windows.h"
 #include "window/calls.h"
 
@@ -152,6 +154,37 @@ TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
   CHECK_EQ(status.text, "allreduce 'x' on rank 0: no send");
   engine.close(kDeadline);
+}
+
+// A message that the transport did not take fails the receive that would have taken it,
+// when the transport works again. Messages after it do not take its place.
+TEST(broken_transport, the_receiver_learns_of_a_send_once_it_can) {
+  for (const bool is_held : {false, true}) {
+    BreakableWorld broken;
+    Engine& sender = broken.world.engine(0);
+    Engine& receiver = broken.world.engine(1);
+    std::vector<float> first{1.0F};
+    std::vector<float> second{2.0F};
+    std::vector<float> got(1);
+    const RequestId waits = receiver.submit(recv_call(receiver, got, 0));
+    const auto gate = std::make_shared<GradualGate>();
+    PointCall call = send_call(sender, first, 1);
+    if (is_held) call.gate = gate;
+    if (!is_held) broken.state = Breaks::kSends;
+    const RequestId id = sender.submit(std::move(call));
+    broken.state = Breaks::kSends;
+    gate->finish();
+    check_failure(finish(sender, id), Code::kInternal,
+                  "send 'tag 0' on rank 0: no send");
+    const RequestId next = sender.submit(send_call(sender, second, 1));
+    CHECK(!receiver.done(waits));
+    broken.state = Breaks::kNothing;
+    check_failure(finish(receiver, waits), Code::kInternal,
+                  "send 'tag 0' on rank 0: no send");
+    CHECK_EQ(run_point(receiver, recv_call(receiver, got, 0)).text, "");
+    CHECK_EQ(got[0], 2.0F);
+    CHECK_EQ(finish(sender, next).text, "");
+  }
 }
 
 TEST(broken_transport, a_put_that_cannot_be_sent_fails_alone) {

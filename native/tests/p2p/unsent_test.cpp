@@ -1,8 +1,10 @@
 // Sends that fail before their messages have left their rank.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "common/gate.h"
 #include "tests/check.h"
 #include "tests/engine/gradual_gate.h"
 #include "tests/p2p/points.h"
@@ -143,6 +145,50 @@ TEST(unsent, in_a_removed_group_leave_nothing) {
   // The receiver does not answer the notice, so later calls of the sender succeed.
   CHECK_EQ(run_point(receiver, send_call(receiver, value, 0)).text, "");
   CHECK_EQ(run_point(sender, recv_call(sender, value, 1)).text, "");
+}
+
+TEST(unsent, because_another_rank_is_lost_are_told) {
+  EngineWorld world(2);
+  Engine& receiver = world.engine(1);
+  const std::string why = "rank 2 was killed";
+  const auto gate = std::make_shared<FailedGate>(Status{Code::kPeerLost, why, 2});
+  std::vector<float> value{1.0F};
+  Engine& sender = world.engine(0);
+  const Status own =
+      finish(sender, submit_gated(sender, send_call(sender, value, 1), gate));
+  check_failure(own, Code::kPeerLost, why);
+  const Status theirs = run_point(receiver, recv_call(receiver, value, 0));
+  check_failure(theirs, Code::kPeerLost, why);
+}
+
+// Nothing keeps a send that has failed once its receiver is lost, whichever comes
+// first.
+TEST(unsent, to_a_lost_rank_leave_nothing) {
+  for (const bool fails_first : {false, true}) {
+    EngineWorld world(EngineWorld::SurvivesLosses{}, 2);
+    Engine& sender = world.engine(0);
+    std::vector<float> empty;
+    for (std::size_t i = 0; i < PointCredit::kLimit; ++i) {
+      sender.submit(send_call(sender, empty, 1));
+    }
+    if (!fails_first) world.kill(1);
+    const auto is_lost = [&] {
+      return !run_point(sender, send_call(sender, empty, 1, 1)).ok();
+    };
+    if (!fails_first) CHECK(is_lost());
+    auto gate = std::make_shared<GradualGate>();
+    gate->break_off();
+    const std::weak_ptr<GradualGate> kept = gate;
+    check_broken(finish(sender, submit_gated(sender, send_call(sender, empty, 1),
+                                             std::move(gate))),
+                 -1);
+    if (fails_first) {
+      CHECK(!kept.expired());  // the receiver has to learn of it
+      world.kill(1);
+      CHECK(is_lost());
+    }
+    CHECK(kept.expired());
+  }
 }
 
 TEST(unsent, to_oneself_fail_the_receive) {
