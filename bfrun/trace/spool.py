@@ -136,8 +136,15 @@ class Spool:
         self._events = packed[names_end:end]
 
     def since(self, begin_ns: int) -> bytes:
-        """Return a packed trace of the events that ended at ``begin_ns`` or later."""
-        events = [event for event in self.events() if event.end_ns >= begin_ns]
+        """Return a packed trace of what happened at ``begin_ns`` or later.
+
+        Events under way at that time begin there.
+        """
+        events = [
+            event._replace(begin_ns=max(begin_ns, event.begin_ns))
+            for event in self.events()
+            if event.end_ns >= begin_ns
+        ]
         number = len(events)
         header = self.header._replace(
             written=number, capacity=max(1, number), started_ns=begin_ns

@@ -191,37 +191,6 @@ def test_a_timeline_is_complete_after_shutdown(of_all: bool, tmp_path: Path) -> 
     assert {path.name for path in tmp_path.glob("*.*")} == written
 
 
-def record_parts(folder: str) -> list[set[str]]:
-    """Make two timelines; return the names of the operations in each."""
-    parts = []
-    bf.allreduce(torch.ones(2), name="before")
-    for name in ("one", "two"):
-        bf.start_timeline(f"{folder}/{name}.json")
-        bf.allreduce(torch.ones(2), name=name)
-        bf.stop_timeline()
-        bf.allreduce(torch.ones(2), name="between")
-        path = Path(folder, f"{name}.json")
-        if bf.rank() == 0:
-            timeline = json.loads(path.read_text())
-            check_timeline(timeline)
-            calls = slices_of(timeline, 0, "communicate")
-            parts.append({each["name"].partition(" ")[2] for each in calls})
-    with pytest.raises(FileNotFoundError, match="folder '/no' does not exist"):
-        bf.start_timeline("/no/t.json")
-    bf.start_timeline(f"{folder}/end.json")
-    return parts
-
-
-def test_a_part_of_the_program_is_recorded(tmp_path: Path) -> None:
-    found = run_ranks(
-        2, record_parts, str(tmp_path), environment={"BLUECOMM_TIMELINE": "DYNAMIC"}
-    )
-    assert found == [[{"one"}, {"two"}], []]
-    check_timeline(json.loads((tmp_path / "end.json").read_text()))
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["end.json", "one.json", "two.json"]
-
-
 def test_a_rank_that_fails_writes_its_timeline(tmp_path: Path) -> None:
     body = "import bluecomm as bf; bf.init(); bf.barrier(); 1 / 0"
     with pytest.MonkeyPatch.context() as patch:

@@ -63,6 +63,7 @@ FILES = [
     "test_stats",
     "test_suspend",
     "test_sync_batch_norm",
+    "test_timeline_parts",
     "test_torch_attacks",
     "test_torch_collectives",
     "test_torch_comm_hooks",

@@ -31,6 +31,17 @@ def test_a_full_ring_begins_with_its_oldest_event():
     assert trace.header.dropped == 6
 
 
+def test_a_part_of_a_trace_begins_with_what_was_under_way():
+    writer = TraceWriter(started_ns=3, rank=2)
+    for begin, end in ((5, 9), (7, 12), (10, 10), (11, 20)):
+        writer.add(spool.COMBINE, begin, end, name="x")
+    part = spool.Spool(spool.Spool(writer.packed()).since(10))
+    spans = [(event.begin_ns, event.end_ns) for event in part.events()]
+    assert spans == [(10, 12), (10, 10), (11, 20)]
+    assert {part.name(event.name) for event in part.events()} == {"x"}
+    assert (part.header.rank, part.header.started_ns) == (2, 10)
+
+
 def test_slots_that_were_being_written_are_left_out():
     writer = TraceWriter()
     for time in (1, 2, 3):
