@@ -31,19 +31,6 @@ constexpr std::chrono::hours kAnswerLimit{24 * 365};
 
 using Standing = Matching::Standing;
 
-// Returns the number of bytes of a tensor. Throws std::invalid_argument if a dimension
-// is negative or the number is too large.
-std::size_t nbytes_of(const std::vector<std::int64_t>& shape, DType dtype) {
-  std::size_t nbytes = item_size(dtype);
-  for (const std::int64_t dim : shape) {
-    if (dim < 0 ||
-        __builtin_mul_overflow(nbytes, static_cast<std::size_t>(dim), &nbytes)) {
-      throw std::invalid_argument("the shape is not that of a tensor");
-    }
-  }
-  return nbytes;
-}
-
 // Returns the length of this rank's result of a reducescatter.
 std::size_t own_rows_nbytes(const Call& call) {
   if (call.shape.empty() || call.shape.front() == 0) return 0;

@@ -16,6 +16,17 @@ namespace {
 
 }  // namespace
 
+std::size_t nbytes_of(std::span<const std::int64_t> shape, DType dtype) {
+  std::size_t nbytes = item_size(dtype);
+  for (const std::int64_t dim : shape) {
+    if (dim < 0 ||
+        __builtin_mul_overflow(nbytes, static_cast<std::size_t>(dim), &nbytes)) {
+      throw std::invalid_argument("the shape is not that of a tensor");
+    }
+  }
+  return nbytes;
+}
+
 std::vector<std::int64_t> share_rows(std::int64_t rows, int parts) {
   std::vector<std::int64_t> shares(static_cast<std::size_t>(parts), rows / parts);
   const std::int64_t left_over = rows % parts;

@@ -1,5 +1,5 @@
-// The division of tensors among the members of a group, and the members of each
-// machine.
+// The bytes of tensors, their division among the members of a group, and the members of
+// each machine.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +27,10 @@ struct Range {
   }
   bool operator==(const Range&) const = default;
 };
+
+// Returns the bytes of a tensor. Throws std::invalid_argument if a dimension is
+// negative or the bytes exceed the address space.
+std::size_t nbytes_of(std::span<const std::int64_t> shape, DType dtype);
 
 // Divides `nbytes` bytes into `parts` adjacent slices, as evenly as the alignment
 // allows. The last slices are empty if there are more parts than aligned blocks.

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/layout.h"
+
 namespace bluecomm {
 namespace {
 
@@ -47,6 +49,13 @@ Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelop
       envelope_(envelope),
       host_(host),
       has_input_(call_.gate == nullptr) {}
+
+BaseRequest::TraceFields Operation::trace_fields() const {
+  // A call with a ticket passes no memory.
+  const std::size_t nbytes =
+      call_.ticket ? nbytes_of(call_.shape, call_.dtype) : call_.input.size();
+  return {call_.group->id, envelope_.key.sequence, nbytes};
+}
 
 void Operation::poll_input() {
   if (has_input_ || error_) return;

@@ -60,9 +60,7 @@ class Operation final : public BaseRequest {
     return bluecomm::kind_name(call_.kind);
   }
   std::string_view name() const override { return call_.name; }
-  TraceFields trace_fields() const override {
-    return {call_.group->id, envelope_.key.sequence, call_.input.size()};
-  }
+  TraceFields trace_fields() const override;
   // Returns false for a short operation whose peers all reach this rank's memory, or
   // wait for nothing that it has yet to do: its program will probably wait for it
   // before another thread has been woken.

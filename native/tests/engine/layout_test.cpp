@@ -1,8 +1,10 @@
 #include "engine/layout.h"
 
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <vector>
 
 #include "tests/check.h"
 
@@ -15,6 +17,17 @@ Group group_on(std::vector<int> machine_of) {
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   group.machine_of = std::move(machine_of);
   return group;
+}
+
+TEST(layout, knows_the_bytes_of_a_tensor) {
+  using Shape = std::vector<std::int64_t>;
+  CHECK_EQ(nbytes_of(Shape{}, DType::kFloat64), 8U);
+  CHECK_EQ(nbytes_of(Shape{2, 0, 3}, DType::kFloat32), 0U);
+  CHECK_EQ(nbytes_of(Shape{2, 5, 3}, DType::kFloat16), 60U);
+  for (const Shape& wrong : {Shape{2, -1}, Shape{INT64_MAX, 3}}) {
+    CHECK_THROWS(nbytes_of(wrong, DType::kInt8), std::invalid_argument,
+                 "not that of a tensor");
+  }
 }
 
 TEST(layout, shares_rows_evenly) {

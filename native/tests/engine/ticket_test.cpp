@@ -9,6 +9,7 @@
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
 #include "tests/engine/test_ticket.h"
+#include "tests/trace/trace_file.h"
 
 namespace bluecomm::test {
 namespace {
@@ -64,6 +65,21 @@ TEST(tickets, count_what_the_library_moves_and_not_their_own_messages) {
   CHECK_EQ(edge.bytes_received, 32U);
   for (const auto& [kind, other] : edges_of(1)) CHECK_EQ(other.messages_sent, 0U);
   CHECK(world.engine(0).stats().peers[0].channel.messages_sent > 0);
+}
+
+TEST(tickets, record_the_bytes_of_their_input) {
+  const TraceFile file;
+  EngineWorld world(2, {}, [&](int rank) -> std::shared_ptr<Recorder> {
+    if (rank != 0) return nullptr;
+    return std::make_shared<Recorder>(file.path(), 1 << 16, 0, 2);
+  });
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    CHECK_EQ(run_call(engine, on_device(engine, "x", tickets.make(rank))).text, "");
+  });
+  const std::vector<Event> calls = file.events(EventType::kEnqueue);
+  REQUIRE(calls.size() == 1);
+  CHECK_EQ(calls[0].b, 12U);
 }
 
 TEST(tickets, calls_that_precede_them_match_one_another_only) {
