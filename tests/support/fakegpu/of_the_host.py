@@ -10,6 +10,7 @@ from __future__ import annotations
 FILES = [
     "test_agreement",
     "test_allreduce",
+    "test_completion",
     "test_compressed_allreduce",
     "test_elastic",
     "test_free_process_set",
@@ -63,6 +64,7 @@ FILES = [
     "test_stats",
     "test_suspend",
     "test_sync_batch_norm",
+    "test_timeline",
     "test_timeline_parts",
     "test_torch_attacks",
     "test_torch_collectives",
@@ -104,10 +106,8 @@ LEFT_OUT = {
     ),
     **dict.fromkeys(
         (
-            "test_completion",
             "test_result_pool",
             "test_sparse_allreduce",
-            "test_timeline",
         ),
         _UNKNOWN,
     ),
@@ -154,6 +154,7 @@ THROUGH_NCCL = {
             "static_topologies_keep_agreement",
         )
     },
+    "test_completion.py::test_callbacks_of_operations_that_fail": _ENDED,
     "test_optim_bytegrad.py::test_sends_a_quarter_of_the_bytes": _HOST_BYTES,
     "test_optim_demo.py::test_resumed_equals_uninterrupted_and_live_models_change": (
         _HOST_BYTES
