@@ -170,6 +170,9 @@ bool Dispatcher::advance(Operation& operation) {
   if (changed && stats_.records()) stats_.combined(operation, begin);
   if (changed) {
     requests_.moved(operation);
+    if (const std::optional<int> caller = operation.take_told_caller()) {
+      stats_.told_caller(operation, *caller, begin);
+    }
     stats_.moved(operation, begin);
   } else if (const int blocker = operation.blocker(); blocker >= 0) {
     stats_.stalled(operation, blocker, begin);

@@ -174,6 +174,9 @@ Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
   }
   const std::optional<SourceIndex> index = find_source(number, peer, envelope.slot);
   if (!index) return Delivery::kUnexpected;
+  if (plan_.last_caller && number == 0 && state_ == State::kRunning) {
+    plan_.last_caller->heard = peer;
+  }
   if (running != nullptr) {
     if (running->gathers[index->gather].has(index->source)) {
       return Delivery::kUnexpected;

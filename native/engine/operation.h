@@ -113,6 +113,13 @@ class Operation final : public BaseRequest {
   // ranks.
   bool advance(std::size_t budget);
 
+  // Returns once which peer was the last to call, or -1 for this rank, if another rank
+  // has told it.
+  std::optional<int> take_told_caller() {
+    return plan_.last_caller ? std::exchange(plan_.last_caller->told, std::nullopt)
+                             : std::nullopt;
+  }
+
   // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 

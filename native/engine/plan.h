@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -127,12 +128,24 @@ enum class Algorithm : std::uint8_t {
   kTicket = 8,        // for the library of a device, which carries out the call
 };
 
+// Which rank was the last to call the operation. Ranks that wait for the messages of
+// one rank only learn it from that rank.
+struct LastCaller {
+  // The last rank whose first message has come while the operation ran; this rank if
+  // there is none. The executor sets it.
+  int heard = -1;
+  // What another rank says; -1 if it is this rank. Set by `prepare`.
+  std::optional<int> told = std::nullopt;
+};
+
 struct Plan {
   Algorithm algorithm = Algorithm::kFlat;
   std::vector<Phase> phases;
   // Memory owned by the plan, which phases may use like the caller's.
   std::shared_ptr<std::byte[]> scratch;
   std::size_t scratch_nbytes = 0;
+  // Null if each rank hears from all others.
+  std::shared_ptr<LastCaller> last_caller;
 };
 
 }  // namespace bluecomm

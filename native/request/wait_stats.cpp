@@ -65,6 +65,12 @@ void WaitStats::header(BaseRequest& request, int peer, Clock::time_point now) {
   recorder_->add(header);
 }
 
+void WaitStats::told_caller(BaseRequest& request, int caller, Clock::time_point now) {
+  if (!request.notes.waits) return;
+  request.notes.caller = caller;
+  request.notes.called = now;
+}
+
 void WaitStats::moved(BaseRequest& request, Clock::time_point now) {
   end_wait(request, now);
 }

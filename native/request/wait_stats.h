@@ -43,6 +43,9 @@ class WaitStats {
   void submitted(BaseRequest& request);
   // Called when the first message of `peer` for an operation has arrived.
   void header(BaseRequest& request, int peer, Clock::time_point now);
+  // Called when a peer has told at `now` which peer was the last to call the operation;
+  // -1 if this rank was.
+  void told_caller(BaseRequest& request, int caller, Clock::time_point now);
   // Called when the turn that began at `now` has moved bytes of the request.
   void moved(BaseRequest& request, Clock::time_point now);
   // Called when that turn has moved no bytes, because `blocker` has not sent or taken

@@ -74,12 +74,17 @@ def wait_for_a_late_rank(folder: Path) -> tuple[bf.Stats, bf.Stats]:
 
 
 def say_that_it_waits(folder: Path, late: int) -> None:
-    """Tell the others when the call of this rank lacks nothing but one rank's data."""
+    """Tell the others when the call of this rank lacks nothing but one rank's data.
+
+    Through NCCL only rank 0 waits for all ranks, and the others for rank 0.
+    """
     engine = current_communicator().world.engine
-    wait_until(
-        lambda: [late] in [one["waiting_for"] for one in engine.pending()],
-        f"nothing waits for rank {late}",
-    )
+
+    def lacks_late_rank() -> bool:
+        awaited = [one["waiting_for"] for one in engine.pending()]
+        return [late] in awaited or ([0] in awaited and (folder / "0 waits").exists())
+
+    wait_until(lacks_late_rank, f"nothing waits for rank {late}")
     say(folder, f"{bf.rank()} waits")
 
 

@@ -1,5 +1,6 @@
 #include "common/ticket.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -13,13 +14,17 @@
 namespace bluecomm {
 namespace {
 
-// A message of this plan that has one number, or none that matters.
+// A message of this plan that has one number.
 constexpr std::size_t kNumberBytes = 16;  // a multiple of the size of any element
+
+int my_rank(const Group& group) {
+  return group.ranks[static_cast<std::size_t>(group.me)];
+}
 
 // The messages between the first member and the others, in the memory of the plan.
 struct TicketMessages {
   std::span<std::byte> answer;
-  std::span<std::byte> question;
+  std::span<std::byte> question;   // says which rank called last
   std::span<std::byte> proposals;  // of all members, as the next one
   std::span<std::byte> offers;
 
@@ -46,7 +51,8 @@ struct TicketPhases {
 };
 
 void add_first_member(TicketPhases& phases, const Call& call,
-                      const TicketMessages& messages) {
+                      const TicketMessages& messages,
+                      const std::shared_ptr<const LastCaller>& last_caller) {
   const std::vector<int>& ranks = call.group->ranks;
   const std::shared_ptr<Ticket> ticket = call.ticket;
   const std::size_t nbytes = ticket->offer().size();
@@ -62,8 +68,9 @@ void add_first_member(TicketPhases& phases, const Call& call,
     phases.answering.sends.push_back(
         {.peer = peer, .slot = 0, .bytes = messages.answer, .lingers = true});
   }
-  phases.asking.prepare = [ticket, offers = messages.offers] {
-    ticket->check_offers(offers);
+  phases.asking.prepare = [ticket, messages, last_caller] {
+    ticket->check_offers(messages.offers);
+    std::memcpy(messages.question.data(), &last_caller->heard, sizeof(int));
   };
   phases.answering.prepare = [ticket, messages, members = ranks.size()] {
     std::vector<std::uint64_t> proposals(members - 1);
@@ -76,13 +83,20 @@ void add_first_member(TicketPhases& phases, const Call& call,
 }
 
 void add_other_member(TicketPhases& phases, const Call& call,
-                      const TicketMessages& messages) {
+                      const TicketMessages& messages,
+                      const std::shared_ptr<LastCaller>& last_caller) {
   const std::shared_ptr<Ticket> ticket = call.ticket;
   const int first = call.group->ranks.front();
   const std::span<std::byte> own = messages.proposal_of(0);
   phases.offering.sends.push_back({.peer = first, .slot = 0, .bytes = ticket->offer()});
   phases.asking.gathers.push_back(copy_from(first, 0, messages.question));
-  phases.proposing.prepare = [ticket, own] {
+  phases.proposing.prepare = [ticket, own, group = call.group,
+                              question = messages.question, last_caller] {
+    int caller = -1;
+    std::memcpy(&caller, question.data(), sizeof caller);
+    const bool is_other =
+        caller != my_rank(*group) && std::ranges::count(group->ranks, caller) > 0;
+    last_caller->told = is_other ? caller : -1;
     const std::uint64_t proposal = ticket->propose();
     std::memcpy(own.data(), &proposal, sizeof proposal);
   };
@@ -102,13 +116,14 @@ Plan plan_ticket(const Call& call) {
   plan.algorithm = Algorithm::kTicket;
   plan.scratch_nbytes = TicketMessages::nbytes(members, ticket->offer().size());
   plan.scratch = std::make_shared<std::byte[]>(plan.scratch_nbytes);
+  plan.last_caller = std::make_shared<LastCaller>(my_rank(*call.group));
   const TicketMessages messages({plan.scratch.get(), plan.scratch_nbytes}, members);
 
   TicketPhases phases;
   if (call.group->me == 0) {
-    add_first_member(phases, call, messages);
+    add_first_member(phases, call, messages, plan.last_caller);
   } else {
-    add_other_member(phases, call, messages);
+    add_other_member(phases, call, messages, plan.last_caller);
   }
   Phase taking;
   taking.prepare = [ticket, answer = messages.answer] { ticket->take_answer(answer); };

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "common/failure_watcher.h"
@@ -80,6 +81,41 @@ TEST(tickets, record_the_bytes_of_their_input) {
   const std::vector<Event> calls = file.events(EventType::kEnqueue);
   REQUIRE(calls.size() == 1);
   CHECK_EQ(calls[0].b, 12U);
+}
+
+// Lets the rank `late` call when all others wait for it, or for the first member, which
+// waits for it.
+void call_late(EngineWorld& world, int late) {
+  const auto waits = [&](int rank) {
+    const std::vector<PendingRequest> pending = world.engine(rank).pending();
+    const std::vector<int> awaited{rank == 0 ? late : 0};
+    return !pending.empty() && pending[0].waiting_for == awaited;
+  };
+  Tickets tickets;
+  world.run([&](int rank, Engine& engine) {
+    if (rank == late) {
+      for (int other = 0; other < world.size(); ++other) {
+        if (other != late) await([&] { return waits(other); });
+      }
+      std::this_thread::sleep_for(150ms);
+    }
+    CHECK_EQ(run_call(engine, on_device(engine, "x", tickets.make(rank))).text, "");
+  });
+}
+
+TEST(tickets, let_all_ranks_know_who_came_late) {
+  for (const int late : {0, 2}) {
+    EngineWorld world(4);
+    call_late(world, late);
+    for (int rank = 0; rank < world.size(); ++rank) {
+      for (const PeerStats& peer : world.engine(rank).stats().peers) {
+        double late_s = 0;
+        for (const auto& [kind, edge] : peer.edges) late_s += edge.late_s;
+        if (peer.rank == late) CHECK(late_s > 0.05);
+        if (rank == late) CHECK_EQ(late_s, 0.0);  // it has waited for answers only
+      }
+    }
+  }
 }
 
 TEST(tickets, calls_that_precede_them_match_one_another_only) {

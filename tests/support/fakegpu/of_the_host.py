@@ -171,9 +171,6 @@ THROUGH_NCCL = {
     "test_outputs.py::test_memory_of_the_wrong_length_fails_on_all_ranks": (
         "the error tells numbers of rows, not bytes"
     ),
-    "test_stats.py::test_the_late_rank_is_waited_for": (
-        "only the first member of a call knows which member is late"
-    ),
     **{
         f"test_torch_hooks.py::test_{name}": _ENDED
         for name in (
