@@ -33,10 +33,12 @@ std::shared_ptr<NcclQueue> NcclCall::queue() const {
 
 void NcclCall::check_offers(std::span<const std::byte> offers) {
   check_nccl_offers(offers, offer_.size());
+  may_have_number_ = true;
 }
 
 std::uint64_t NcclCall::propose() {
   proposal_ = queue()->propose();
+  may_have_number_ = true;
   return proposal_;
 }
 
@@ -53,6 +55,9 @@ void NcclCall::fail(const Status& status) {
   set_failed(status);
   if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
     if (proposal_ != 0) queue->withdraw(std::exchange(proposal_, 0));
+    // No device waits for a call that nobody can have issued, so its communicator is
+    // still of use. Failures other than a deadline concern later calls, too.
+    if (status.code == Code::kTimedOut && !may_have_number_) return;
     queue->note_failed_ticket(group_.id, status);
   }
 }

@@ -81,6 +81,9 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   const Limit limit_;
   // Used by the engine only.
   std::uint64_t proposal_ = 0;  // none: 0
+  // Whether the call may have a number on some rank. The first member has asked for
+  // proposals, or this one has made one, without which there is no number.
+  bool may_have_number_ = false;
   mutable Mutex mutex_;
   State state_ GUARDED_BY(mutex_) = State::kWaiting;
   bool is_in_use_ GUARDED_BY(mutex_) = false;

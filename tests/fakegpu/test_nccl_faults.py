@@ -49,6 +49,32 @@ def test_ranks_with_different_versions_are_an_error_that_names_them():
         assert "rank 1 (CUDA device 1) has NCCL 2.18.5" in text
 
 
+def call_too_late(late: int) -> tuple[str, list[float], int]:
+    """Return the error of a call that a rank makes too late, and the next result.
+
+    The last value is the number of communicators.
+    """
+    x = torch.ones(4)
+    bf.allreduce(x)
+    if bf.rank() == late:
+        bf.barrier()
+    error = error_text(lambda: bf.allreduce(x, name="x", timeout_s=0.5))
+    if bf.rank() != late:
+        bf.barrier()
+    result = bf.allreduce(x, op=bf.Sum)
+    return error, result.tolist(), bf.stats().devices.communicators
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_call_that_a_rank_makes_too_late_is_the_only_one_to_fail(late):
+    for error, result, communicators in run_ranks_on_gpus(
+        RANKS, call_too_late, late, environment=NCCL
+    ):
+        assert error.startswith("CommunicationTimeout: allreduce 'x'")
+        assert result == [float(RANKS)] * 4
+        assert communicators == 1
+
+
 def hang_at_start() -> str:
     if bf.rank() == 1:
         set_fake(FAIL="ncclCommInitRankConfig:1=hang")

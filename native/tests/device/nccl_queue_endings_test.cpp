@@ -68,6 +68,35 @@ TEST(nccl_queue_endings, aborts_when_an_issued_call_fails_on_another_rank) {
   CHECK(calls[0]->follow(nullptr)->text.starts_with("NCCL failed on rank 1"));
 }
 
+TEST(nccl_queue_endings, goes_on_after_a_deadline_before_a_call_can_have_a_number) {
+  Queues queues;
+  const Status late{Code::kTimedOut, "rank 1 has not called in time", 1};
+  for (const int rank : {0, 1}) {
+    const auto waiting = queues.make(rank, 3);
+    waiting->fail(late);
+    CHECK(waiting->poll()->code == Code::kTimedOut);
+    CHECK(!queues.failure_of(rank, {0, 1}).has_value());
+  }
+  queues.issue(4);
+}
+
+TEST(nccl_queue_endings, aborts_after_a_deadline_if_the_call_may_have_a_number) {
+  const Status late{Code::kTimedOut, "rank 1 has not answered in time", 1};
+  for (const int rank : {0, 1}) {
+    Queues queues;
+    const CallOfRanks calls = queues.make_all(3);
+    Queues::propose(calls);
+    calls[static_cast<std::size_t>(rank)]->fail(late);
+    CHECK(queues.failure_of(rank, {0, 1}).has_value());
+  }
+}
+
+TEST(nccl_queue_endings, aborts_after_another_failure_of_a_call_without_a_number) {
+  Queues queues;
+  queues.make(0, 3)->fail({Code::kInternal, "rank 1 has failed", 1});
+  CHECK(queues.failure_of(0, {0, 1}).has_value());
+}
+
 TEST(nccl_queue_endings, goes_on_with_the_calls_of_groups_that_have_not_failed) {
   Queues queues(3);
   imitation->set_finishes(false);

@@ -140,7 +140,6 @@ TESTS = {
     "test_torch_training.py::test_compiled_models": _COMPILED,
 }
 
-_ENDED = "a call that reaches its deadline ends NCCL's communicator for later ones"
 _HOST_BYTES = "stats().bytes_sent counts links of the engine, and NCCL has its own"
 _ROUNDED = "averages through NCCL are rounded after each addition"
 
@@ -154,7 +153,6 @@ THROUGH_NCCL = {
             "static_topologies_keep_agreement",
         )
     },
-    "test_completion.py::test_callbacks_of_operations_that_fail": _ENDED,
     "test_optim_bytegrad.py::test_sends_a_quarter_of_the_bytes": _HOST_BYTES,
     "test_optim_demo.py::test_resumed_equals_uninterrupted_and_live_models_change": (
         _HOST_BYTES
@@ -171,13 +169,6 @@ THROUGH_NCCL = {
     "test_outputs.py::test_memory_of_the_wrong_length_fails_on_all_ranks": (
         "the error tells numbers of rows, not bytes"
     ),
-    **{
-        f"test_torch_hooks.py::test_{name}": _ENDED
-        for name in (
-            "abort_hooks_are_called_when_a_call_fails",
-            "an_abort_hook_that_raises_hides_no_error",
-        )
-    },
     "test_torch_point_to_point.py::test_sends_and_receives": (
         "NCCL has no receive from any rank"
     ),
