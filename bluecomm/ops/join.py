@@ -66,6 +66,7 @@ def answer_until_all_join() -> int:
     ]
     # The gather itself has used one number more.
     world.leave_join(max(sequence for _, _, sequence in reports) + 1)
+    calls.raise_late()
     return min(range(comm.size), key=lambda rank: reports[rank][:2])
 
 

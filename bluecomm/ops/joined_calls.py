@@ -7,7 +7,6 @@ neutral value of its reduction. docs/data-plane.md has the states.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.splits import share_of
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import dtype_of_word
+from bluecomm.runtime.failure import is_late
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
@@ -46,6 +46,7 @@ class JoinedCalls:
         self._world = world
         self._uses_nccl = world.device_transport.path == "nccl"
         self._handles: list[Handle[torch.Tensor]] = []
+        self._late: Exception | None = None
 
     def await_end(self, wait: Callable[[float | None], bool]) -> None:
         """Take part in all calls of others until a wait has ended.
@@ -63,22 +64,40 @@ class JoinedCalls:
 
     def wait_for_own(self) -> None:
         """Wait until the calls in which this rank takes part have ended."""
-        limit_s = self._world.config.operation_timeout_s
-        for handle in self._handles:
-            with contextlib.suppress(Exception):  # their callers raise the failure
-                handle.wait(limit_s)
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            self._take(handle, self._world.config.operation_timeout_s)
+
+    def raise_late(self) -> None:
+        """Raise the failure of an earlier call of this rank that one of these took."""
+        if self._late is not None:
+            raise self._late
 
     def _serve(self) -> bool:
         """Start the calls that have been announced; return whether there were any."""
         found = False
         while (announced := self._world.engine.take_announced()) is not None:
             found = True
-            self._handles = [handle for handle in self._handles if not handle.done()]
+            self._drop_ended()
             comm = self._world.communicators.get(announced[0])
             # The engine refuses a call that is not made.
             if comm is not None:
                 self._take_part(comm, *announced[1:])
         return found
+
+    def _drop_ended(self) -> None:
+        ended = [handle for handle in self._handles if handle.done()]
+        self._handles = [handle for handle in self._handles if handle not in ended]
+        for handle in ended:
+            self._take(handle, None)
+
+    def _take(self, handle: Handle[torch.Tensor], timeout_s: float | None) -> None:
+        """Take the outcome of a call, whose failure its callers raise."""
+        try:
+            handle.wait(timeout_s)
+        except Exception as error:
+            if is_late(error):
+                self._late = self._late or error
 
     def _take_part(
         self,
