@@ -137,3 +137,52 @@ def test_numpy_is_refused_and_empty_tensors_work(memory):
     assert memory.holds(nothing)
     assert (nothing + 1).tolist() == []
     assert load().violations() == []
+
+
+def test_sparse_tensors_give_what_they_give_on_the_host(memory):
+    indices = torch.tensor([[2, 0, 2]])
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    x = torch.sparse_coo_tensor(indices, values, check_invariants=True)
+    assert x._values().data_ptr() == values.data_ptr()
+    total = (x + x).coalesce()
+    total.add_(total.to_dense().to_sparse(1))
+    for one in (x, total, total.values(), total.indices()):
+        assert memory.holds(one)
+    assert "aten._coalesce.default" in memory.host_waits
+    assert x.cpu().to_dense().tolist() == [[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]]
+    assert total.to_dense().tolist() == [[12.0, 16.0], [0.0, 0.0], [24.0, 32.0]]
+    assert total.coalesce().indices().tolist() == [[0, 2]]
+    assert load().violations() == []
+
+
+def test_sparse_tensors_are_checked(memory):
+    indices, values = torch.tensor([[2, 0]]), torch.ones(2)
+    with pytest.raises(RuntimeError, match="size is inconsistent with indices"):
+        torch.sparse_coo_tensor(indices, values, (2,), check_invariants=True)
+    with pytest.raises(RuntimeError, match="must match device of values"):
+        torch.sparse_coo_tensor(
+            indices.cpu(), values=values, size=(3,), check_invariants=False
+        )
+
+
+@pytest.mark.parametrize("has_wait", [True, False])
+def test_sparse_tensors_are_in_the_order_of_streams(memory, has_wait):
+    other = memory.new_stream()
+    x = torch.ones(3).to_sparse() * 2
+    if has_wait:
+        call("cuStreamWaitEvent", other, record(memory.stream), 0)
+    with memory.on_stream(other):
+        x.to_dense()
+    assert any("race" in text for text in load().violations()) is not has_wait
+
+
+def test_gradients_pass_copies_between_host_and_device(memory):
+    x = torch.ones(2).requires_grad_()
+    on_host = torch.empty(2, device="cpu").copy_(x)
+    on_host.retain_grad()
+    there = torch.empty(2).copy_(on_host * 2)
+    (there * torch.tensor([3.0, 4.0])).sum().backward()
+    assert memory.holds(x.grad)
+    assert not memory.holds(on_host.grad)
+    assert x.grad.tolist() == [6.0, 8.0]
+    assert load().violations() == []

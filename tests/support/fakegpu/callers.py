@@ -53,6 +53,7 @@ FACTORIES = {
         torch.randint,
         torch.randn,
         torch.randperm,
+        torch.sparse_coo_tensor,
         torch.tensor,
         torch.zeros,
     ),

@@ -28,14 +28,21 @@ from tests.support.fakegpu.callers import (
     is_test,
 )
 from tests.support.fakegpu.other_groups import await_works, with_values
-from tests.support.fakegpu.tensors import DeviceMemory, is_composed
+from tests.support.fakegpu.tensors import PLACED, DeviceMemory, is_composed
+from tests.support.fakegpu.torch_calls import checked_for_sparse, move_gradients
 
-# These share their argument's memory, although their schemas do not say so.
-_VIEWS = {"aten::_unsafe_view", "aten::lift", "aten::set_"}
+_SPARSE_OF_PARTS = "aten::_sparse_coo_tensor_with_dims_and_tensors"
+# These share their argument's memory, although their schemas do not say so, or read
+# none.
+_VIEWS = {
+    *("aten::_unsafe_view", "aten::lift", "aten::set_", _SPARSE_OF_PARTS),
+    *("aten::_coalesced_", "aten::_nnz", "aten::dense_dim", "aten::is_coalesced"),
+    "aten::sparse_dim",
+}
 # These return what depends on values of the device, so torch waits for it.
 _READS = {
     *("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero"),
-    *("aten::masked_select", "aten::nonzero"),
+    *("aten::masked_select", "aten::nonzero", "aten::_coalesce", "aten::_to_sparse"),
 }
 # These take tensors of the host beside those of the device; two of them as indices.
 _COPIES = {
@@ -89,6 +96,8 @@ class _Kernels(TorchDispatchMode):
             if function._schema.name.startswith("aten::empty"):
                 return memory.empty(made.shape, made.dtype, made.stride())
             return memory.upload(made)
+        if function._schema.name == _SPARSE_OF_PARTS and len(copies) == 1:
+            raise RuntimeError("device of indices must match device of values")
         if not copies or _is_view(function):
             return function(*args, **kwargs)
         self._note_wait(function, label, args, kwargs)
@@ -114,8 +123,8 @@ class _Kernels(TorchDispatchMode):
         def place(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in originals:
                 return originals[id(tensor)]
-            if id(tensor) in given or tensor.layout != torch.strided:
-                return tensor  # sparse ones stay in the host's memory
+            if id(tensor) in given or tensor.layout not in PLACED:
+                return tensor
             if function._schema.name in _UNINITIALIZED:
                 return memory.empty(tensor.shape, tensor.dtype, tensor.stride())
             return memory.upload(tensor)
@@ -147,7 +156,7 @@ class _Kernels(TorchDispatchMode):
         others = [
             tensor
             for tensor in _tensors((args, kwargs))
-            if tensor.layout == torch.strided  # sparse ones stand for the device's
+            if tensor.layout in PLACED
             and tensor.dim()
             and tensor.numel()
             and not self._memory.holds(tensor)
@@ -219,7 +228,11 @@ class _ProgramCalls(TorchFunctionMode):
                     "can't convert a tensor of the fake device to numpy; use "
                     "Tensor.cpu() first"
                 )
+        if function is torch.sparse_coo_tensor:
+            args, kwargs = (), checked_for_sparse(self._memory, args, kwargs)
         result = function(*args, **kwargs)
+        if function is torch.Tensor.copy_ and result.requires_grad:
+            move_gradients(self._memory, result, args[1])
         if self._runs_host_tests and kwargs.get("device", "") is None:
             del kwargs["device"]  # as modules of torch.nn give it
         if self._makes_tensors and is_factory_of_tests(

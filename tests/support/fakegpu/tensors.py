@@ -13,12 +13,15 @@ import math
 import operator
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from tests.support.fakegpu.device import NON_BLOCKING, call, made
 from tests.support.fakegpu.library import load
+
+# Layouts of tensors that can be in device memory.
+PLACED = {torch.strided, torch.sparse_coo}
 
 
 class DeviceMemory:
@@ -118,11 +121,13 @@ class DeviceMemory:
         return torch.frombuffer(buffer, dtype=torch.uint8)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is in device memory."""
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        """Return whether a tensor, or all that a sparse one consists of, is there."""
+        if tensor.device.type != "cpu" or tensor.layout not in PLACED:
             return False
         if is_composed(type(tensor)) or torch.nn.parameter.is_lazy(tensor):
             return False
+        if tensor.layout == torch.sparse_coo:
+            return self.holds(tensor._values())
         return tensor.untyped_storage().data_ptr() in self._addresses
 
     def empty(
@@ -151,8 +156,8 @@ class DeviceMemory:
         """
         if self.holds(tensor):
             return tensor
-        if tensor.layout != torch.strided:
-            raise NotImplementedError("the fake device has no sparse tensors")
+        if tensor.layout == torch.sparse_coo:
+            return _with_parts(tensor, self.upload)
         strides = tensor.stride() if _is_dense(tensor) else None
         made = self.empty(tensor.shape, tensor.dtype, strides)
         self.write(made, tensor, "a copy to the device")
@@ -160,6 +165,9 @@ class DeviceMemory:
 
     def write(self, target: torch.Tensor, values: torch.Tensor, label: str) -> None:
         """Write values of the host, late, on the current stream."""
+        if target.layout == torch.sparse_coo:
+            target.data = self.upload(values)  # torch, too, allocates new entries
+            return
         if target.is_conj():
             values = values.conj()
         if target.is_neg():
@@ -186,6 +194,8 @@ class DeviceMemory:
 
     def read(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return a copy on the host, as a kernel on the current stream reads it."""
+        if tensor.layout == torch.sparse_coo:
+            return _with_parts(tensor, lambda part: self.read(part, label))
         nbytes = _span(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
         if nbytes:
             first = self._first_byte(tensor)
@@ -221,6 +231,19 @@ def is_composed(kind: type) -> bool:
     """Return whether tensors of a class, such as DTensor, consist of other tensors."""
     passed = torch._C._disabled_torch_dispatch_impl
     return getattr(kind, "__torch_dispatch__", passed) is not passed
+
+
+def _with_parts(
+    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Return a sparse tensor with its indices and values changed."""
+    return torch.sparse_coo_tensor(
+        change(tensor._indices()),
+        change(tensor._values()),
+        tensor.shape,
+        is_coalesced=tensor.is_coalesced(),
+        check_invariants=False,
+    )
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
