@@ -61,6 +61,7 @@ FILES = [
     "test_regrouping",
     "test_rooted_operations",
     "test_shutdown",
+    "test_sparse_allreduce",
     "test_stats",
     "test_suspend",
     "test_sync_batch_norm",
@@ -83,7 +84,6 @@ FILES = [
 _OWN_PROGRAMS = "its ranks are programs of their own, without a fake device"
 _HOST_ITSELF = "it tests what only the host has"
 _COMPILED = "torch.compile also compiles the fake, which is in Python"
-_UNKNOWN = "nobody has seen it pass, both through NCCL and staged"
 
 # Why a file is not run.
 LEFT_OUT = {
@@ -104,13 +104,6 @@ LEFT_OUT = {
         ),
         _OWN_PROGRAMS,
     ),
-    **dict.fromkeys(
-        (
-            "test_result_pool",
-            "test_sparse_allreduce",
-        ),
-        _UNKNOWN,
-    ),
     "test_bench": "the benchmark chooses where its tensors are",
     "test_data": "samples and batches are on the host",
     "test_encryption": f"{_HOST_ITSELF}: encrypted links",
@@ -120,6 +113,7 @@ LEFT_OUT = {
     "test_optim_autotune_machines": f"{_HOST_ITSELF}: the engine's sums and links",
     "test_optim_models": _COMPILED,
     "test_optim_sparse": "sparse gradients of parameters on a GPU are refused",
+    "test_result_pool": f"{_HOST_ITSELF}: results in shared memory, also after forks",
     "test_share_memory": f"{_HOST_ITSELF}: tensors in shared memory",
     "test_staged_operations": "its tensors claim to be on a device of another kind",
 }
