@@ -130,6 +130,7 @@ def _sparse_allreduce(
         TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
         ValueError: ``op`` is another reduction, or the average of integers; or
             ``tensor`` has no sparse dimension.
+        RuntimeError: The current stream captures a CUDA graph.
         MismatchError: The ranks' tensors differ in shape, type or number of sparse
             dimensions.
         PeerLostError: A rank is lost.
@@ -154,6 +155,8 @@ def _sparse_allreduce(
             f"sparse_allreduce: op must be bluecomm.Average or Sum, got {op!r}"
         )
     staging = own_staging("sparse_allreduce", tensor)
+    if staging is not None:
+        staging.point()  # raises on a stream that captures a graph
     share = SparseShare.of(tensor)
     name = comm.name_for("sparse_allreduce", name)
     gathered = start_sparse_gather(comm, share, form, name=name, timeout_s=timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -43,6 +44,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "grouped": lambda x: bf.grouped_allreduce([x, x[:1]], op=bf.Sum),
     "not contiguous": lambda x: bf.allreduce_(x.clone().t()),
     "no elements": lambda x: bf.allreduce(x[:0]),
+    "sparse": lambda x: sparse_sum(x),
 }
 
 
@@ -57,6 +59,14 @@ def scattered(x: torch.Tensor, root: int) -> torch.Tensor:
     parts = [x[number : number + 2] for number in range(RANKS)]
     given = parts if bf.rank() == root else None
     return bf.scatter(given, root, out=torch.empty_like(parts[0]))
+
+
+def sparse_sum(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of sparse tensors, which must be where ``x`` is."""
+    total = bf.sparse_allreduce(x.to_sparse(1), op=bf.Sum)
+    memory = this_memory()
+    assert memory is None or memory.holds(total)
+    return total.to_dense()
 
 
 def exchange(messages: list[torch.Tensor]) -> None:
@@ -186,6 +196,21 @@ def test_a_message_whose_copy_cannot_be_started_fails_its_receive():
     assert sent.startswith("RuntimeError: ")
     assert "cuMemcpyDtoHAsync" in sent
     assert received == SENDING + sent
+
+
+def sum_in_a_graph() -> str:
+    """Return what each rank is told if a graph of rank 0 captures a sparse sum."""
+    x = torch.eye(3).to_sparse()
+    captures = bf.rank() == 0
+    with this_memory().capturing() if captures else contextlib.nullcontext():
+        text = error_text(lambda: bf.sparse_allreduce(x, "x"))
+    assert bf.sparse_allreduce(x).values().tolist() == [1.0] * 3
+    return text
+
+
+def test_graphs_cannot_capture_sparse_sums():
+    for text in run_ranks_on_gpus(2, sum_in_a_graph):
+        assert "captures a CUDA graph" in text
 
 
 def test_each_wait_is_needed(expected, tmp_path):
