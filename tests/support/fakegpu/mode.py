@@ -97,7 +97,7 @@ class _Kernels(TorchDispatchMode):
                 return memory.empty(made.shape, made.dtype, made.stride())
             return memory.upload(made)
         if function._schema.name == _SPARSE_OF_PARTS and len(copies) == 1:
-            raise RuntimeError("device of indices must match device of values")
+            args = _mapped(self._sparse_part, args)
         if not copies or _is_view(function):
             return function(*args, **kwargs)
         self._note_wait(function, label, args, kwargs)
@@ -143,6 +143,16 @@ class _Kernels(TorchDispatchMode):
                 return function.redispatch(_ON_CPU, *args, **kwargs)
         finally:
             self._is_composing = before
+
+    def _sparse_part(self, part: torch.Tensor) -> torch.Tensor:
+        """Return a part of a sparse tensor whose other part is on the device.
+
+        Raises:
+            RuntimeError: It is on the host. Torch's C++ code makes empty ones there.
+        """
+        if part.numel() and not self._memory.holds(part):
+            raise RuntimeError("device of indices must match device of values")
+        return self._memory.upload(part)
 
     def _note_wait(
         self, function: Any, label: str, args: Sequence[Any], kwargs: Mapping[str, Any]
