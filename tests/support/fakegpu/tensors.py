@@ -157,7 +157,7 @@ class DeviceMemory:
         if self.holds(tensor):
             return tensor
         if tensor.layout == torch.sparse_coo:
-            return _with_parts(tensor, self.upload)
+            return _with_parts(tensor, self.upload, is_checked=False)
         strides = tensor.stride() if _is_dense(tensor) else None
         made = self.empty(tensor.shape, tensor.dtype, strides)
         self.write(made, tensor, "a copy to the device")
@@ -195,7 +195,10 @@ class DeviceMemory:
     def read(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return a copy on the host, as a kernel on the current stream reads it."""
         if tensor.layout == torch.sparse_coo:
-            return _with_parts(tensor, lambda part: self.read(part, label))
+            # Kernels of the host write anywhere if an index was not written yet.
+            return _with_parts(
+                tensor, lambda part: self.read(part, label), is_checked=True
+            )
         nbytes = _span(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
         if nbytes:
             first = self._first_byte(tensor)
@@ -234,7 +237,10 @@ def is_composed(kind: type) -> bool:
 
 
 def _with_parts(
-    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
+    tensor: torch.Tensor,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    is_checked: bool,
 ) -> torch.Tensor:
     """Return a sparse tensor with its indices and values changed."""
     return torch.sparse_coo_tensor(
@@ -242,7 +248,7 @@ def _with_parts(
         change(tensor._values()),
         tensor.shape,
         is_coalesced=tensor.is_coalesced(),
-        check_invariants=False,
+        check_invariants=is_checked,
     )
 
 
