@@ -164,7 +164,7 @@ def _sparse_allreduce(
     def finish(shares: list[SparseShare]) -> torch.Tensor:
         _check_equal_kinds(comm, name, shares)
         total = sparse_total(shares, len(shares) if word == "average" else 1)
-        return total if staging is None else _on_device(staging, total)
+        return total if staging is None else on_device(staging, total)
 
     return SparseHandle(gathered, finish)
 
@@ -242,7 +242,7 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def _on_device(staging: Staging, total: torch.Tensor) -> torch.Tensor:
+def on_device(staging: Staging, total: torch.Tensor) -> torch.Tensor:
     """Return a copy of a coalesced tensor on a device; gradients pass through it."""
     indices, values = (
         staging.empty(one.shape, one.dtype).copy_(one)

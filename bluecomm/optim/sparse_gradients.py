@@ -21,6 +21,7 @@ from bluecomm.ops.reduce_op import Adasum, Average
 from bluecomm.ops.refusal import Operation, refuse
 from bluecomm.ops.sparse_allreduce import (
     SparseShare,
+    on_device,
     refused_sparse_gather,
     sparse_total,
     start_sparse_gather,
@@ -71,20 +72,16 @@ class SparseGradients:
         """Raise if the sparse gradients of a parameter cannot be combined.
 
         Raises:
-            ValueError: The reduction is Adasum, or the parameter is on a device.
+            ValueError: The reduction is Adasum.
         """
         name = bucket.slots[position].name
         if self._context.options.op is Adasum:
             raise sparse_error("op=bluecomm.Adasum", name, instead="Average")
-        if bucket.staging is not None:
-            raise ValueError(
-                f"DistributedOptimizer: the gradient of {name!r} is sparse, and "
-                "gradient_allreduce takes sparse gradients on the CPU only; pass "
-                "sparse_as_dense=True, or leave the layer on the CPU"
-            )
 
     def start(self, bucket: Bucket, position: int, *, is_active: bool) -> None:
         """Start the exchange of one parameter's gradient.
+
+        Entries on a device travel through the host, which waits for them.
 
         Args:
             bucket: Bucket of the parameter.
@@ -96,6 +93,7 @@ class SparseGradients:
         except ValueError as error:
             refuse(self._context.comm, self.refused(bucket, position), error)
             raise
+        bucket.gradients.follow_sparse_streams()
         share = _share_of(bucket.slots[position].parameter, is_active=is_active)
         values, _ = self._context.options.compression.compress(share.values)
         handle = start_sparse_gather(
@@ -186,7 +184,8 @@ class SparseGradients:
             for share in shares
             if share.status == _Status.SPARSE
         ]
-        return sparse_total(present, self._divisor(shares))
+        total = sparse_total(present, self._divisor(shares))
+        return total if bucket.staging is None else on_device(bucket.staging, total)
 
     def _dense_result(
         self,

@@ -11,6 +11,7 @@ from torch import nn
 
 import bluecomm as bf
 from bluecomm.device import runtime
+from bluecomm.ops.sparse_allreduce import SparseShare
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.gradient_message import message_of
 from tests.support.deadlines import DEADLINE_S
@@ -125,6 +126,28 @@ def test_a_message_waits_for_each_stream_that_wrote_gradients(memory, waits_for_
     if waits_for_all:
         views = [slot.view_of(message.sent.values).tolist() for slot in bucket.slots]
         assert views == [[1.0] * 3, [2.0] * 3]
+    call("cuCtxSynchronize")
+
+
+@pytest.mark.parametrize("waits_for_all", [True, False])
+def test_entries_are_read_behind_the_stream_that_wrote_them(memory, waits_for_all):
+    table = nn.Parameter(torch.zeros(4, 2))
+    [bucket] = build_buckets([("table", table)], prefix="x", bucket_nbytes=1 << 20)
+    bucket.lay_out_gradients(sparse=[0])
+    call("cuCtxSynchronize")
+    memory.current_stream = memory.new_stream()
+    table.grad = torch.sparse_coo_tensor(
+        torch.tensor([[3, 1, 3]]), torch.ones(3, 2), (4, 2), check_invariants=False
+    )
+    bucket.gradients.keep(0)
+    memory.current_stream = memory.new_stream()
+    if waits_for_all:
+        bucket.gradients.follow_sparse_streams()
+    share = SparseShare.of(table.grad)
+    assert any("race" in text for text in load().violations()) is not waits_for_all
+    if waits_for_all:
+        assert share.indices.tolist() == [[1, 3]]
+        assert share.values.tolist() == [1.0, 1.0, 2.0, 2.0]
     call("cuCtxSynchronize")
 
 

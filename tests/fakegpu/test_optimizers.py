@@ -303,10 +303,6 @@ def refuse() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             distribute(model, options)
-    words = place(nn.Embedding(4, 2, sparse=True))
-    with pytest.raises(ValueError, match=r"'weight' is sparse, and .* on the CPU only"):
-        distribute(words, {})
-    distribute(words, {"sparse_as_dense": True})
 
 
 def test_what_is_not_covered_is_refused_by_name():

@@ -105,6 +105,8 @@ class GradientViews:
         self.staging = staging
         # The streams that have written gradients since the last message.
         self._streams: set[int] = set()
+        # Those that have written sparse gradients, which are not part of the message.
+        self._sparse_streams: set[int] = set()
         self._makes_dense = sparse is None
         self.sparse = frozenset(sparse or ())
         laid_out: dict[int, Slot] = {}
@@ -178,10 +180,15 @@ class GradientViews:
         parameter = slot.parameter
         view = self._current.view(position)
         grad = parameter.grad
-        if grad is None or view is None:
+        if grad is None:
             return
         if self.staging is not None:
-            self._streams.add(self.staging.current_stream())
+            streams = self._streams
+            if grad.layout is not torch.strided and not self._makes_dense:
+                streams = self._sparse_streams
+            streams.add(self.staging.current_stream())
+        if view is None:
+            return
         if grad.layout is not torch.strided:
             if not self._makes_dense:
                 return
@@ -202,6 +209,12 @@ class GradientViews:
         """Make the current stream wait for those that have written gradients."""
         if self.staging is not None:
             self.staging.follow_streams(self.take_streams())
+
+    def follow_sparse_streams(self) -> None:
+        """Make the current stream wait for those that have written sparse gradients."""
+        if self.staging is not None:
+            self.staging.follow_streams(self._sparse_streams)
+            self._sparse_streams = set()
 
     def fill(self) -> None:
         """Move all gradients into flat memory, zeros for missing ones; set flags."""

@@ -125,33 +125,10 @@ NOT_RUN = {
 }
 
 _FORKED = "forked workers of a DataLoader cannot use CUDA"
-_SPARSE = "sparse gradients of parameters on a GPU are refused"
 
 # Why a test works only on the host, by its file and name. A name without parameters is
 # that of all cases of a test.
 TESTS = {
-    "test_horovod_operations.py::"
-    "test_sparse_gradients_sent_as_dense_ones_suit_sparse_adam": _SPARSE,
-    **{
-        f"test_optim_sparse.py::test_{name}": _SPARSE
-        for name in (
-            *(
-                f"equals_dense_training[{bucket_bytes}-{is_layer}-{ranks}]"
-                for bucket_bytes in (1, 1 << 20)
-                for is_layer in (True, False)
-                for ranks in (2, 3)
-            ),
-            "gradients_that_are_dense_after_all[True]",
-            "join_averages_over_the_ranks_with_data",
-            "only_the_entries_are_sent",
-            "ranks_without_a_gradient[idle0-False]",
-            "ranks_without_a_gradient[idle0-True]",
-            "ranks_without_a_gradient[idle1-True]",
-            "sparse_adam",
-            "sparse_here_and_dense_there_is_an_error",
-            "sums_and_compresses",
-        )
-    },
     "test_optim_models.py::test_data_loader_workers": _FORKED,
     "test_torch_group_life.py::test_workers_are_forked_while_ddp_trains": _FORKED,
     "test_torch_training.py::test_buckets_of_ddp_move_into_shared_memory[1]": (
