@@ -374,6 +374,7 @@ class PendingRequest(TypedDict):
     id: int
     kind: str
     name: str
+    group: int  # id of the members' group
     age_s: float
     waiting_for: list[int]  # global ranks
     # Action expected of them, if it is not to take part; without ranks, what it waits

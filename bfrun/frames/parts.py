@@ -9,10 +9,15 @@ from bfrun.structure import Structure
 
 
 class OutstandingOperation(Structure):
-    """An operation that a rank has started and not finished."""
+    """An operation that a rank has started and not finished.
+
+    ``group`` is the same number on all ranks that take part, and another one for
+    operations of other ranks.
+    """
 
     name: str
     kind: str
+    group: int
     age_s: float
     waiting_for: list[int]
     wish: str

@@ -246,6 +246,7 @@ class Monitor:
             OutstandingOperation(
                 name=operation["name"],
                 kind=operation["kind"],
+                group=operation["group"],
                 age_s=operation["age_s"],
                 waiting_for=list(operation["waiting_for"]),
                 wish=operation["wish"],
@@ -269,7 +270,11 @@ class Monitor:
                 _log.warning("%s", report)
             with contextlib.suppress(ValueError):  # it may be released by now
                 patience_s = self._world.config.link_timeout_s
-                if self._blocks(operation) and (cycle := report.find_cycle(patience_s)):
+                if self._blocks(operation) and (
+                    cycle := report.find_cycle(
+                        patience_s, groups_last=not self._world.members.survives_losses
+                    )
+                ):
                     self._world.engine.fail(number, MISMATCH, cycle)
                 elif self._is_near(operation) and report.excuses_all(
                     self._policy.busy_within_s

@@ -38,9 +38,12 @@ class RankState:
                 return operation
         return None
 
-    def has(self, name: str) -> bool:
-        """Return whether an operation of that name is outstanding there."""
-        return any(operation.name == name for operation in self.operations)
+    def has(self, name: str, group: int | None = None) -> bool:
+        """Return whether an operation of that name, and group, is outstanding there."""
+        return any(
+            operation.name == name and group in (None, operation.group)
+            for operation in self.operations
+        )
 
     def __str__(self) -> str:
         where = f"  rank {self.rank} on {self.host} (pid {self.pid}, {self.state}"
@@ -128,7 +131,9 @@ class StallReport:
             self._excuses(other, within_s, (*path, rank)) for other in awaited
         )
 
-    def find_cycle(self, link_timeout_s: float = 0.0) -> str | None:
+    def find_cycle(
+        self, link_timeout_s: float = 0.0, *, groups_last: bool = True
+    ) -> str | None:
         """Return the error if blocking calls wait for each other in a circle.
 
         For example, rank a waits for b in 'x', which b has not called, because b blocks
@@ -139,6 +144,9 @@ class StallReport:
             link_timeout_s: How long a network between hosts may carry nothing. Calls of
                 different hosts must have waited longer: a rank may have ended the call
                 that another one is in, and its data may still be on its way.
+            groups_last: Whether ranks whose calls belong to different groups never
+                meet. In jobs that survive losses one of them may still have to hear of
+                the next group.
         """
         mine = self.states[self.rank].blocked_in() if self.rank in self.states else None
         if mine is None or mine.name != self.name or mine.age_s > self.age_s:
@@ -153,7 +161,9 @@ class StallReport:
                 rank
                 for rank in blocked.waiting_for
                 if rank in self.states
-                and not self.states[rank].has(blocked.name)
+                and not self.states[rank].has(
+                    blocked.name, blocked.group if groups_last else None
+                )
                 and self.states[rank].blocked_in() is not None
                 and (
                     here.host == self.states[rank].host
@@ -167,18 +177,29 @@ class StallReport:
             path.append(absent[0])
 
     def _describe_cycle(self, ranks: list[int]) -> str:
-        calls = []
+        calls, names = [], set()
         for rank, follower in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
             blocked = self.states[rank].blocked_in()
             assert blocked is not None
+            names.add(blocked.name)
             calls.append(
                 f"rank {rank} is in {blocked.kind} {blocked.name!r} and waits "
                 f"for rank {follower}"
             )
+        what = "blocking calls in crossed order"
+        remedy = (
+            "Call the operations in one order on all ranks, or use their nonblocking "
+            "forms"
+        )
+        if len(names) == 1:
+            what = "calls of one name by different sets of ranks"
+            remedy = (
+                "Pass the same process_set and is_hierarchical_local on all ranks, or "
+                "give the calls different names"
+            )
         return (
-            f"{self.kind} {self.name!r} on rank {self.rank}: blocking calls in crossed "
-            f"order, which can never meet: {'; '.join(calls)}. Call the operations in "
-            "one order on all ranks, or use their nonblocking forms."
+            f"{self.kind} {self.name!r} on rank {self.rank}: {what}, which can never "
+            f"meet: {'; '.join(calls)}. {remedy}."
         )
 
     def __str__(self) -> str:

@@ -40,6 +40,7 @@ struct PendingRequest {
   RequestId id = 0;
   std::string kind;
   std::string name;
+  std::uint64_t group = 0;
   double age_s = 0;
   std::vector<int> waiting_for;
   // The action that is expected of those ranks, such as "to answer"; empty if they have

@@ -18,6 +18,7 @@ std::vector<PendingRequest> Dispatcher::pending() const {
     one.id = request.id();
     one.kind = request.kind_name();
     one.name = request.name();
+    one.group = request.trace_fields().group;
     one.age_s = std::chrono::duration<double>(now - request.started()).count();
     BaseRequest::Awaited awaited = request.awaited();
     one.waiting_for.assign(awaited.ranks.begin(), awaited.ranks.end());

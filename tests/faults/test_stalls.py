@@ -241,6 +241,25 @@ def _cross():
     return outcome, after
 
 
+def _call_in_two_sets():
+    pair = bf.ProcessSet([0, 1])
+    with EARLY, SETTLED:
+        members = pair if bf.rank() == 0 else None
+        outcome = outcome_of(
+            lambda: bf.allreduce(torch.ones(2), name="x", process_set=members)
+        )
+        after = outcome_of(lambda: bf.allreduce(torch.ones(2), name="after"))
+    return outcome, after
+
+
+def test_calls_of_one_name_in_two_process_sets_are_named():
+    for outcome, after in run_ranks(3, _call_in_two_sets):
+        assert isinstance(outcome.error, MismatchError)
+        assert "calls of one name by different sets of ranks" in outcome.text
+        assert "Pass the same process_set" in outcome.text
+        assert after.error is None
+
+
 def test_crossed_blocking_calls_are_named():
     for outcome, after in run_ranks(3, _cross):
         assert isinstance(outcome.error, MismatchError)

@@ -41,6 +41,12 @@ def make_command(argv: list[str], cwd: str = "/", **changes: Any) -> RankCommand
 def make_operation(**changes: Any) -> OutstandingOperation:
     """Return an allreduce that waits for rank 1."""
     operation = OutstandingOperation(
-        name="x", kind="allreduce", age_s=20.0, waiting_for=[1], wish="", blocking=True
+        name="x",
+        kind="allreduce",
+        group=1,
+        age_s=20.0,
+        waiting_for=[1],
+        wish="",
+        blocking=True,
     )
     return operation.replace(**changes)

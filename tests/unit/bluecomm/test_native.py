@@ -354,6 +354,7 @@ def test_pending_names_who_is_awaited(pair: list[Engine]) -> None:
     (pending,) = pair[0].pending()
     assert pending["id"] == handle
     assert pending["kind"] == "allreduce"
+    assert pending["group"] == WORLD
     assert pending["waiting_for"] == [1]
     assert pending["expected_bytes"] == 4 * 4096
     pair[0].fail(handle, 2, "enough")

@@ -77,6 +77,7 @@ class Bench:
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
             blocks_program=self.waited_for.__contains__,
+            members=SimpleNamespace(survives_losses=False),
         )
         self.monitor = Monitor(self.world)
 
@@ -86,6 +87,7 @@ class Bench:
                 "id": number,
                 "kind": "allreduce",
                 "name": name,
+                "group": 1,
                 "age_s": age_s,
                 "waiting_for": [1],
                 "wish": wish,

@@ -8,10 +8,10 @@ from bluecomm.runtime.stall import StallReport
 from tests.support.frames import make_operation
 
 
-def waits(name, *ranks, age_s=20.0, blocking=True):
+def waits(name, *ranks, age_s=20.0, blocking=True, group=1):
     """Return an outstanding allreduce that waits for ``ranks``."""
     return make_operation(
-        name=name, age_s=age_s, waiting_for=list(ranks), blocking=blocking
+        name=name, age_s=age_s, waiting_for=list(ranks), blocking=blocking, group=group
     )
 
 
@@ -35,6 +35,7 @@ def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
         "id": 1,
         "kind": "allreduce",
         "name": name,
+        "group": 1,
         "age_s": age_s,
         "waiting_for": waiting_for,
         "wish": wish,
@@ -107,6 +108,20 @@ def test_calls_of_two_hosts_cross_only_after_the_link_timeout():
     assert "crossed order" in text
     late = {0: [waits("x", 1, age_s=36.0)], 1: [waits("y", 0, age_s=34.0)]}
     assert report(0, "x", late, age_s=36.0, **elsewhere).find_cycle(30.0) is None
+
+
+def test_calls_of_one_name_in_two_groups_never_meet():
+    table = {0: [waits("x", 1)], 1: [waits("x", 2, 0, group=2)], 2: []}
+    for_all = report(0, "x", table)
+    assert for_all.find_cycle() == (
+        "allreduce 'x' on rank 0: calls of one name by different sets of ranks, which "
+        "can never meet: rank 0 is in allreduce 'x' and waits for rank 1; rank 1 is in "
+        "allreduce 'x' and waits for rank 0. Pass the same process_set and "
+        "is_hierarchical_local on all ranks, or give the calls different names."
+    )
+    assert for_all.find_cycle(groups_last=False) is None
+    same = {0: [waits("x", 1)], 1: [waits("x", 0)]}
+    assert report(0, "x", same).find_cycle() is None
 
 
 def test_states_of_an_earlier_call_are_ignored():
