@@ -272,7 +272,7 @@ class Monitor:
                 patience_s = self._world.config.link_timeout_s
                 if self._blocks(operation) and (
                     cycle := report.find_cycle(
-                        patience_s, groups_last=not self._world.members.survives_losses
+                        patience_s, groups_last=self._world.member_feed is None
                     )
                 ):
                     self._world.engine.fail(number, MISMATCH, cycle)

@@ -77,7 +77,6 @@ class Bench:
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
             blocks_program=self.waited_for.__contains__,
-            members=SimpleNamespace(survives_losses=False),
         )
         self.monitor = Monitor(self.world)
 
