@@ -44,8 +44,9 @@ def answer_until_all_join() -> int:
     refuse_join(comm)
     if comm.size == 1:
         return comm.rank
-    if comm.has_subgroups and comm.machine_size > 1:
-        _ = comm.machine_group  # the ranks that have not joined may call its operations
+    for one in list(world.communicators.values()):
+        if one.included and one.has_subgroups and one.machine_size > 1:
+            _ = one.machine_group  # ranks that have not joined may call its operations
     begin = time.monotonic()
     chains = chains_under_way()
     world.engine.join()

@@ -339,6 +339,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   void answer(int peer, const Envelope& theirs, Call call);
   Result give_neutral(Call& call) const;
   void refuse_announcement(int peer, const Envelope& theirs);
+  Status joined_status(const Envelope& theirs) const;
   void release_answers();
 
   const EngineConfig config_;

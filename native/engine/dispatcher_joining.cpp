@@ -106,9 +106,18 @@ void Dispatcher::announce(const Operation& operation) {
 // if this rank has called the operation before it joined, or has answered already.
 void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
                                      std::string_view payload) {
-  const std::shared_ptr<const Group> group = groups_.find(theirs.key.group);
-  if (!joining_.is_joined() || !group ||
+  if (!joining_.is_joined() || groups_.was_removed(theirs.key.group) ||
       matching_.standing(theirs.key) != Standing::kFuture) {
+    return;
+  }
+  const std::shared_ptr<const Group> group = groups_.find(theirs.key.group);
+  if (!group) {
+    // Its members make it with the operations for which they need it, such as a pair.
+    send_abort(peer, theirs, joined_status(theirs));
+    return;
+  }
+  if (matching_.has_failed(theirs.key)) {
+    refuse_announcement(peer, theirs);
     return;
   }
   Call call;
@@ -201,14 +210,7 @@ Result Dispatcher::give_neutral(Call& call) const {
 void Dispatcher::refuse_announcement(int peer, const Envelope& theirs) {
   const bool is_known = matching_.has_failed(theirs.key);
   matching_.remember_failure(theirs.key);  // its messages and ABORTs are ignored
-  const std::string text =
-      describe_operation(theirs, theirs.name_text()) + ": " +
-      peers_.describe_rank(config_.rank) +
-      " has joined. It takes part only in barrier, reducescatter and allreduce (of at "
-      "most 500 tensors for adasum). Call other operations before the first rank "
-      "joins, "
-      "or among ranks that have not joined.";
-  const Status status{Code::kMismatch, text, config_.rank};
+  const Status status = joined_status(theirs);
   if (kind_info(theirs.kind).spares_group) {
     send_abort(peer, theirs, status);
   } else if (!is_known) {
@@ -216,6 +218,17 @@ void Dispatcher::refuse_announcement(int peer, const Envelope& theirs) {
       send_abort(rank, theirs, status);
     }
   }
+}
+
+// Returns why this rank, which has joined, takes no part in an operation of others.
+Status Dispatcher::joined_status(const Envelope& theirs) const {
+  return {Code::kMismatch,
+          describe_operation(theirs, theirs.name_text()) + ": " +
+              peers_.describe_rank(config_.rank) +
+              " has joined. It takes part only in barrier, reducescatter and allreduce "
+              "(of at most 500 tensors for adasum). Call other operations before the "
+              "first rank joins, or among ranks that have not joined.",
+          config_.rank};
 }
 
 // Forgets the operations that this rank has answered and that have ended.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from functools import reduce
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -95,6 +96,30 @@ def test_operations_of_several_calls_end_before_the_join(seed: int) -> None:
         RANKS, join_with_rows_on_the_way, environment=NCCL, seed=seed
     )
     assert found == [(6, 1.0, [7, 7])] * RANKS
+
+
+def call_in_groups_of_some_ranks() -> list[float]:
+    """Rank 1, which has joined, has made no calls of these groups before."""
+    members = bf.ProcessSet([0, 1, 2])
+    found: list[float] = []
+    if bf.rank() == 0:
+        x = torch.ones(1)
+        given: dict[str, Any] = {"op": bf.Sum, "is_hierarchical_local": True}
+        found += bf.allreduce(x, **given).tolist()
+        found += bf.allreduce(x, process_set=members, **given).tolist()
+        with pytest.raises(bf.MismatchError, match=r"rank 1.* has joined"):
+            bf.pair_gossip(x, 1)
+    bf.join()
+    return found
+
+
+def test_ranks_take_part_in_groups_that_they_have_not_used() -> None:
+    found = run_ranks_on_gpus(
+        *(4, call_in_groups_of_some_ranks),
+        machines=[0, 0, 1, 1],
+        environment=NCCL,
+    )
+    assert found == [[1.0, 1.0], [], [], []]
 
 
 def fail_to_take_part() -> list[str]:

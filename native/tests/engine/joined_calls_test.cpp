@@ -114,6 +114,45 @@ TEST(joined_calls, that_the_program_does_not_make_are_refused) {
   });
 }
 
+TEST(joined_calls, that_were_refused_are_not_taken_again) {
+  EngineWorld world(3);
+  Tickets tickets;
+  Engine& joined = world.engine(0);
+  joined.join();
+  std::atomic<bool> is_refused{false};
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 0) {
+      take_announced(engine);
+      CHECK(!engine.take_announced());
+      is_refused = true;
+      // Rank 2 announces the refused call, then another one.
+      CHECK_EQ(take_announced(engine).name, "y");
+      CHECK(!engine.take_announced());
+      return;
+    }
+    if (rank == 2) await([&] { return is_refused.load(); });
+    check_failure(run_call(engine, on_device(engine, "x", tickets.make(rank))),
+                  Code::kMismatch, "has joined");
+    if (rank == 1) return;
+    check_failure(run_call(engine, on_device(engine, "y", tickets.make(rank))),
+                  Code::kMismatch, "has joined");
+  });
+}
+
+TEST(joined_calls, of_groups_that_a_joined_rank_lacks_are_refused) {
+  EngineWorld world(2);
+  Tickets tickets;
+  world.engine(0).join();
+  Engine& other = world.engine(1);
+  constexpr std::uint64_t kPair = 7;
+  other.add_group(kPair, {0, 1}, {0, 0});
+  Call call = make_call(other, Kind::kAllreduce, "x", {}, {}, kPair);
+  call.shape = {3};
+  call.ticket = tickets.make(1);
+  check_failure(run_call(other, std::move(call)), Code::kMismatch, "has joined");
+  CHECK(!world.engine(0).take_announced());
+}
+
 TEST(joined_calls, that_follow_others_are_not_announced) {
   EngineWorld world(2);
   Tickets tickets;
