@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import torch
 
-from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.barrier import start_barrier
 from bluecomm.ops.joined_calls import JoinedCalls
 from bluecomm.ops.refusal import Operation
+from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.chained_handle import chains_under_way
 from bluecomm.runtime.handle import ends_within
@@ -36,7 +36,8 @@ def answer_until_all_join() -> int:
         PeerLostError: A rank is lost.
         MismatchError: Another rank refuses its call. As after a timeout, the engine
             goes on answering until this function has been called again. Calls through
-            NCCL wait for that.
+            NCCL wait for that. The failure of an earlier operation, which had ended
+            on this rank, is raised when all ranks have joined.
         CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """
     comm = current_communicator()
@@ -60,11 +61,13 @@ def answer_until_all_join() -> int:
     calls.wait_for_own()
     waited_us = int((time.monotonic() - begin) * 1e6)
     answers, sequence = world.engine.join_report()
-    mine = torch.tensor([[answers, waited_us, sequence]])
-    reports = [
-        tuple(report[0].tolist())
-        for report in allgather_by_rank(comm, mine, f"{_NAME}.last")
-    ]
+    mine = torch.tensor([[answers, waited_us, sequence]], device="cpu")
+    gathered = mine.new_empty(comm.size, mine.shape[1])
+    gather = start_gather(
+        comm, "allgather", mine, name=f"{_NAME}.last", timeout_s=None, out=gathered
+    )
+    calls.await_end(functools.partial(ends_within, gather))
+    reports: list[list[int]] = gathered.tolist()
     # The gather itself has used one number more.
     world.leave_join(max(sequence for _, _, sequence in reports) + 1)
     calls.raise_late()

@@ -51,15 +51,16 @@ class JoinedCalls:
     def await_end(self, wait: Callable[[float | None], bool]) -> None:
         """Take part in all calls of others until a wait has ended.
 
+        The others rely on the rest of ``join``, so late failures wait for
+        ``raise_late``.
+
         Args:
             wait: Waits for at most that many seconds, or without a limit, and returns
                 whether what it waits for has ended.
         """
-        if not self._uses_nccl:
-            wait(None)
-            return
-        pause_s = _SHORTEST_S
-        while not wait(pause_s):
+        pause_s: float | None = _SHORTEST_S if self._uses_nccl else None
+        while not self._has_ended(wait, pause_s):
+            assert pause_s is not None
             pause_s = _SHORTEST_S if self._serve() else min(2 * pause_s, _LONGEST_S)
 
     def wait_for_own(self) -> None:
@@ -69,9 +70,21 @@ class JoinedCalls:
             self._take(handle, self._world.config.operation_timeout_s)
 
     def raise_late(self) -> None:
-        """Raise the failure of an earlier call of this rank that one of these took."""
+        """Raise the failure of an earlier call of this rank that ``join`` has taken."""
         if self._late is not None:
             raise self._late
+
+    def _has_ended(
+        self, wait: Callable[[float | None], bool], limit_s: float | None
+    ) -> bool:
+        """Return what ``wait`` does; what has succeeded may raise late failures."""
+        try:
+            return wait(limit_s)
+        except Exception as error:
+            if not is_late(error):
+                raise
+            self._late = self._late or error
+            return True
 
     def _serve(self) -> bool:
         """Start the calls that have been announced; return whether there were any."""

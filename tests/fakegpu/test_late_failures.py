@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -15,21 +14,9 @@ from tests.support.deadlines import hear, say, wait_until
 from tests.support.errors import error_text
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 from tests.support.fakegpu.transports import NCCL
+from tests.support.late_failures import fail_late
 
 pytestmark = pytest.mark.mp
-
-
-def fail_late() -> None:
-    """Let a send of rank 0 fail after it has returned, and before its next call."""
-    if bf.rank() == 0:
-        token = torch.zeros(1)
-        told = bf.recv_nonblocking(token, 1, tag=1)
-        bf.send(torch.zeros(3), 1, tag=0)
-        told.wait()
-    elif bf.rank() == 1:
-        with contextlib.suppress(bf.MismatchError):
-            bf.recv(torch.zeros(4), 0, tag=0)
-        bf.send(torch.zeros(1), 0, tag=1)
 
 
 def call_after_failures() -> dict[str, str]:

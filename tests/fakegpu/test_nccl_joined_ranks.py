@@ -150,3 +150,4 @@ def test_jobs_of_the_host_do_the_same_on_gpus() -> None:
         test_join.test_operations_that_need_data_are_errors_on_their_callers()
         test_join.test_optimizer_and_own_operations_join_together()
         test_join.test_the_others_go_on_with_zeros(6, "auto")
+        test_join.test_late_failures_are_raised_when_all_have_joined()

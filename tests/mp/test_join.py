@@ -12,6 +12,7 @@ import torch
 
 import bluecomm as bf
 from tests.support.deadlines import hear, say, wait_until
+from tests.support.late_failures import fail_late
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -223,3 +224,18 @@ def test_optimizer_and_own_operations_join_together() -> None:
     for weight, last in run_ranks(3, train_unevenly):
         assert last == 2
         assert weight == pytest.approx((start - 0.3).tolist(), abs=1e-6)
+
+
+def join_after_a_late_failure() -> float:
+    fail_late()
+    if bf.rank() == 0:
+        late = r"was carried out; an earlier operation failed on rank 1"
+        with pytest.raises(bf.MismatchError, match=late):
+            bf.join()
+    else:
+        bf.join()
+    return float(bf.allreduce(torch.tensor(1.0), op=bf.Sum))
+
+
+def test_late_failures_are_raised_when_all_have_joined() -> None:
+    assert run_ranks(3, join_after_a_late_failure) == [3.0] * 3
