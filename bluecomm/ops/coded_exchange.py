@@ -142,6 +142,8 @@ class CodedExchange:
         form: Form = NONBLOCKING,
         timeout_s: float | None = None,
         meanwhile: Callable[[], object] | None = None,
+        *,
+        follows: bool = False,
     ) -> Handle[int]:
         """Start the first half of a round that is encoded; the rest follows by itself.
 
@@ -156,13 +158,14 @@ class CodedExchange:
                 deadline.
             meanwhile: Called when the first half has started, before ``divisor`` is.
                 It must not raise.
+            follows: Whether another round of the same operation has begun before.
 
         Returns:
             Handle of the divisor. The first half fails with the error of the alltoall,
             or that of ``divisor``, and then the second one is not started.
         """
         self._pieces.write_heads(self._sent, head)
-        return self._start(divisor, into, form, timeout_s, meanwhile, None)
+        return self._start(divisor, into, form, timeout_s, meanwhile, None, follows)
 
     def _start(
         self,
@@ -172,6 +175,7 @@ class CodedExchange:
         timeout_s: float | None,
         meanwhile: Callable[[], object] | None,
         gate: Gate | None,
+        follows: bool = False,
     ) -> Handle[int]:
         """Start the first half, whose messages are whole when the gate opens.
 
@@ -182,6 +186,7 @@ class CodedExchange:
             timeout_s: As in ``start``.
             meanwhile: As in ``start``.
             gate: The gate; ``None`` if the messages are whole already.
+            follows: As in ``start``.
         """
         self._has_second_half = False
         self.is_finite = True
@@ -195,6 +200,7 @@ class CodedExchange:
                 timeout_s=timeout_s,
                 parameters=parameters(splits=tuple(self._pieces.message_nbytes)),
                 gate=gate,
+                follows=follows,
             )
         except Exception as error:
             if is_marked(error):  # the first half has been refused
@@ -218,6 +224,7 @@ class CodedExchange:
                 name=self._names[1],
                 timeout_s=timeout_s,
                 out=self._memory_of_results(),
+                follows=True,
             )
             return MappedHandle(second, lambda result: (number, result[0]))
 

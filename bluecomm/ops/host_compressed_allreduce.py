@@ -90,7 +90,11 @@ def _start_slices(
         for one in others:
             started.append(
                 one.exchange.start(
-                    nothing, lambda _: call.divisor, one.into, timeout_s=call.timeout_s
+                    nothing,
+                    lambda _: call.divisor,
+                    one.into,
+                    timeout_s=call.timeout_s,
+                    follows=True,
                 )
             )
         return call.divisor

@@ -139,13 +139,14 @@ def start_gather(
     out: Out | None = None,
     has_result: bool = True,
     gate: Gate | None = None,
+    follows: bool = False,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
     The result is the stacked tensor and the rows that came from each source. The
     stacked tensor requires grad if ``tensor`` does. If the caller gives memory for the
     rows, the result is ``out`` and no numbers of rows. A rank without a result gets a
-    tensor without rows. A ``gate`` is as in ``start``.
+    tensor without rows. A ``gate`` is as in ``start``, and ``follows`` as in ``Call``.
 
     Raises:
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
@@ -212,6 +213,7 @@ def start_gather(
         call.name = name
         call.timeout_s = timeout_s
         call.blocking = form.blocking
+        call.follows = follows
         if source is not tensor and is_tracked(tensor):
             return start_tracked(comm, call, tensor, adjoint, begin)
         return begin(call)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import operator
 import sys
+import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.runtime import Communicator
+from bluecomm.runtime.handle import DoneHandle
 from tests.support.deadlines import hear, say, wait_until
 from tests.support.late_failures import fail_late
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
+_MODULES = ("coded_exchange", "join")
 
 
 def sums_of_the_others(dtype: torch.dtype) -> list[float]:
@@ -239,3 +244,49 @@ def join_after_a_late_failure() -> float:
 
 def test_late_failures_are_raised_when_all_have_joined() -> None:
     assert run_ranks(3, join_after_a_late_failure) == [3.0] * 3
+
+
+def join_with_codes_on_the_way(folder: Path) -> list[float]:
+    """Rank 0 joins, and makes its second call after the others have made theirs."""
+    others = [f"allgather {rank}" for rank in range(1, bf.size())]
+    codes, join = (sys.modules[f"bluecomm.ops.{name}"] for name in _MODULES)
+    begin, combine, calls = (
+        codes.start_gather,
+        codes.CodedPieces.combine,
+        join.JoinedCalls,
+    )
+
+    def start_gather(comm: Communicator, kind: str, *args: Any, **kwargs: Any) -> Any:
+        started = begin(comm, kind, *args, **kwargs)
+        say(folder, f"{kind} {bf.rank()}")
+        return started
+
+    def combine_late(*args: Any) -> None:
+        if bf.rank() == 0:
+            for word in others:
+                hear(folder, word)
+            time.sleep(0.2)  # an announcement of that call would have come by then
+        combine(*args)
+
+    def say_joined(world: Any) -> Any:
+        say(folder, "joined")
+        return calls(world)
+
+    with (
+        mock.patch.object(codes, "start_gather", start_gather),
+        mock.patch.object(codes.CodedPieces, "combine", combine_late),
+        mock.patch.object(join, "JoinedCalls", say_joined),
+    ):
+        if bf.rank() != 0:
+            hear(folder, "joined")
+        total = bf.compressed_allreduce_nonblocking(
+            torch.ones(40), bf.Compression.fp16, op=bf.Sum
+        )
+        if bf.rank() != 0:
+            total = DoneHandle(bf.wait(total))
+        bf.join()
+        return bf.wait(total)[:2].tolist()
+
+
+def test_operations_of_several_calls_end_before_the_join(tmp_path: Path) -> None:
+    assert run_ranks(3, join_with_codes_on_the_way, tmp_path) == [[3.0, 3.0]] * 3
