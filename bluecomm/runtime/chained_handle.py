@@ -15,7 +15,7 @@ from bluecomm.runtime.handle import DoneHandle, Handle, Result, can_be_waited_fo
 
 # Chains that may have steps left, by which other ranks may be waiting for this one.
 _chains: weakref.WeakSet[ChainedHandle[Any]] = weakref.WeakSet()
-_chains_lock = threading.Lock()
+_chains_lock = threading.RLock()  # a signal handler may start a chain, too
 # How often to look whether a chain has ended.
 _POLL_S = 0.001
 
