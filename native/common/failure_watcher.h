@@ -25,6 +25,8 @@ class FailureWatcher {
   // A call of a group, with a ticket, has failed on another rank, after it had ended
   // here, or after this rank has removed the group.
   virtual void note_failed_ticket(std::uint64_t group, const Status& status) = 0;
+  // A member has removed a group. The library may report that as an error.
+  virtual void note_removed_group(std::uint64_t group, const Status& status) = 0;
   // The device of another rank has failed, so none of its calls succeeds any more.
   virtual void note_failed_device(int rank, const std::string& reason) = 0;
   // Returns how the device of this rank has failed, which the other ranks must learn.

@@ -80,6 +80,17 @@ void NcclGroups::note_failed_device(int rank, const std::string& reason) {
                    rank});
 }
 
+void NcclGroups::note_removed(std::uint64_t group, const Status& status) {
+  const auto found = groups_.find(group);
+  if (found != groups_.end() && !found->second.removal) found->second.removal = status;
+}
+
+std::optional<Status> NcclGroups::reason_of(std::uint64_t group) const {
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return std::nullopt;
+  return found->second.failure ? found->second.failure : found->second.removal;
+}
+
 void NcclGroups::fail_rank(int rank, const Status& status) {
   failed_ranks_.emplace(rank, status);
   for (auto& [id, entry] : groups_) {

@@ -38,6 +38,10 @@ class NcclGroups {
   // Fail all groups of a rank, also those that are entered later.
   void note_lost(int rank, const std::string& reason);
   void note_failed_device(int rank, const std::string& reason);
+  // Another member has removed a group. Its calls go on, unless NCCL needs that member.
+  void note_removed(std::uint64_t group, const Status& status);
+  // Returns why NCCL may have lost a member of a group, if that is known.
+  std::optional<Status> reason_of(std::uint64_t group) const;
   bool have_all_failed() const { return failure_.has_value(); }
 
   // Returns the groups that have failed since the last time.
@@ -68,6 +72,7 @@ class NcclGroups {
     std::vector<int> ranks;
     std::optional<NcclId> id;
     std::optional<Status> failure;
+    std::optional<Status> removal;  // by another member, the first one
     Standing standing = Standing::kInUse;
   };
 

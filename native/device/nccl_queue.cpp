@@ -155,6 +155,12 @@ void NcclQueue::note_lost(int rank, const std::string& reason) {
   changed_.notify_all();
 }
 
+void NcclQueue::note_removed_group(std::uint64_t group, const Status& status) {
+  const LockGuard lock(mutex_);
+  groups_.note_removed(group, status);
+  changed_.notify_all();
+}
+
 void NcclQueue::note_failed_device(int rank, const std::string& reason) {
   const LockGuard lock(mutex_);
   groups_.note_failed_device(rank, reason);

@@ -67,6 +67,7 @@ class NcclQueue final : public FailureWatcher,
   void note_lost(int rank, const std::string& reason) override;
   // Also for calls: the ticket has failed on this rank.
   void note_failed_ticket(std::uint64_t group, const Status& status) override;
+  void note_removed_group(std::uint64_t group, const Status& status) override;
   void note_failed_device(int rank, const std::string& reason) override;
   std::optional<Status> device_failure() const override;
   bool is_working() const override { return is_working_; }
@@ -124,6 +125,8 @@ class NcclQueue final : public FailureWatcher,
   void issue(const Numbered& next);
   NcclComm* comm_of(const Numbered& next);
   bool settle(NcclComm& comm, const NcclGroup& group);
+  void fail_by_nccl(std::uint64_t group, const std::exception& error);
+  std::optional<Status> await_reason(std::uint64_t group);
   // The endings, also on the thread.
   void watch();
   void watch_device();

@@ -79,7 +79,7 @@ void NcclQueue::watch_comms() {
     try {
       comm->is_settled();
     } catch (const NcclError& error) {
-      fail(id, status_of(error));
+      fail_by_nccl(id, error);
     }
   }
 }

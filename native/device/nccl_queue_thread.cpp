@@ -10,6 +10,13 @@
 #include "device/timed_work.h"
 
 namespace bluecomm::device {
+namespace {
+
+// How long an error of NCCL that another rank has caused waits for the engine, which
+// hears of a process that has ended within milliseconds.
+constexpr std::chrono::seconds kReasonLimit{5};
+
+}  // namespace
 
 void NcclQueue::run() {
   while (goes_on()) {
@@ -98,7 +105,7 @@ void NcclQueue::issue(const Numbered& next) {
     fail_device(status_of(error));
   } catch (const std::exception& error) {
     is_issued = false;
-    fail(group.id, status_of(error));
+    fail_by_nccl(group.id, error);
   }
   if (is_issued) return;
   cut_short_.push_back(next.call);
@@ -130,6 +137,30 @@ bool NcclQueue::settle(NcclComm& comm, const NcclGroup& group) {
     changed_.wait_for(lock, kInterval);
   }
   return true;
+}
+
+// Fails a group in which NCCL has failed. NCCL says only that it has lost a member, and
+// may do so before the engine hears why: the member is lost, has failed, or has freed
+// the group.
+void NcclQueue::fail_by_nccl(std::uint64_t group, const std::exception& error) {
+  const Status status = status_of(error);
+  const bool is_remote = status.code == Code::kPeerLost;
+  fail(group, is_remote ? await_reason(group).value_or(status) : status);
+}
+
+// Waits until the engine has told why NCCL may have lost a member of a group. Returns
+// nothing if it does not in time, or the queue is to stop.
+std::optional<Status> NcclQueue::await_reason(std::uint64_t group) {
+  Clock::time_point deadline = Clock::now() + kReasonLimit;
+  UniqueLock lock(mutex_);
+  while (true) {
+    const Clock::time_point begin = Clock::now();
+    park(lock);
+    deadline += Clock::now() - begin;
+    if (std::optional<Status> reason = groups_.reason_of(group)) return reason;
+    if (stop_at_ || Clock::now() >= deadline) return std::nullopt;
+    changed_.wait_until(lock, deadline);
+  }
 }
 
 }  // namespace bluecomm::device

@@ -301,6 +301,10 @@ void Dispatcher::remove_group(std::uint64_t id) {
 // sent. Its earlier messages have arrived before the notice.
 void Dispatcher::handle_group_removed(int peer, std::uint64_t id) {
   groups_.note_removed_by(id, peer);
+  if (failure_watcher_) {
+    failure_watcher_->note_removed_group(
+        id, {Code::kFreed, group_removed_text(peer), peer});
+  }
   const auto awaits_peer = [&](const Operation* one) {
     const Group& group = *one->call().group;
     return (group.id == id || group.parent == id) && awaits_more(*one, peer);

@@ -97,6 +97,69 @@ TEST(nccl_queue_endings, aborts_after_another_failure_of_a_call_without_a_number
   CHECK(queues.failure_of(0, {0, 1}).has_value());
 }
 
+// Has NCCL carry out a call, and report on rank 0 that it has lost rank 1.
+void lose_rank_1(const CallOfRanks& calls) {
+  imitation->set_finishes(false);
+  Queues::take(calls, Queues::number(calls));
+  for (const auto& call : calls) CHECK(awaited_outcome(*call).ok());
+  imitation->lose_another(0);
+}
+
+TEST(nccl_queue_endings, names_the_member_that_has_freed_the_group_of_a_lost_rank) {
+  const Status freed{Code::kFreed, "rank 1 has freed the process set", 1};
+  for (const bool is_told_before : {true, false}) {
+    Queues queues;
+    const NcclGroup group = Queues::group_of(0, {0, 1});
+    const CallOfRanks calls = queues.make_all(1);
+    if (is_told_before) queues.of(0).note_removed_group(group.id, freed);
+    CHECK(!queues.failure_of(0, group.ranks).has_value());
+    lose_rank_1(calls);
+    await([&] { return imitation->errors() > 0; });
+    if (!is_told_before) queues.of(0).note_removed_group(group.id, freed);
+    await([&] { return calls[0]->has_ended(); });
+    const Status failed = queues.failure_of(0, group.ranks).value_or(Status{});
+    CHECK(failed.code == Code::kFreed);
+    CHECK(failed.text.starts_with(freed.text));
+    CHECK_EQ(failed.rank, 1);
+    CHECK(imitation->has_called(0, "abort"));
+  }
+}
+
+TEST(nccl_queue_endings, takes_the_reason_for_a_lost_rank_from_the_engine) {
+  Queues queues;
+  const CallOfRanks calls = queues.make_all(1);
+  lose_rank_1(calls);
+  await([&] { return imitation->errors() > 0; });
+  queues.of(0).note_lost(1, "rank 1 was killed");
+  await([&] { return calls[0]->has_ended(); });
+  CHECK(queues.failure_of(0, {0, 1})->text.starts_with("rank 1 was killed"));
+}
+
+TEST(nccl_queue_endings, fails_at_last_if_nobody_knows_why_a_rank_is_lost) {
+  for (const bool is_closed : {true, false}) {
+    Queues queues;
+    const CallOfRanks calls = queues.make_all(1);
+    lose_rank_1(calls);
+    if (is_closed) queues.of(0).close(kDeadline);
+    await([&] { return calls[0]->has_ended(); });
+    CHECK(calls[0]->poll()->code == Code::kPeerLost);
+    CHECK(imitation->has_called(0, "abort"));
+  }
+}
+
+TEST(nccl_queue_endings, takes_the_reason_of_a_call_that_NCCL_does_not_take) {
+  Queues queues;
+  queues.issue(1);
+  imitation->lose_another(0);
+  const CallOfRanks calls = queues.make_all(2);
+  Queues::take(calls, Queues::number(calls));
+  await([&] { return imitation->errors() > 0; });
+  const std::uint64_t group = Queues::group_of(0, {0, 1}).id;
+  queues.of(0).note_removed_group(group, {Code::kFreed, "rank 1 has freed it", 1});
+  CHECK(awaited_outcome(*calls[0]).code == Code::kFreed);
+  CHECK(awaited_outcome(*calls[1]).ok());
+}
+
 TEST(nccl_queue_endings, goes_on_with_the_calls_of_groups_that_have_not_failed) {
   Queues queues(3);
   imitation->set_finishes(false);

@@ -45,6 +45,23 @@ std::size_t Imitation::queries() {
   return queries_;
 }
 
+int Imitation::async_error(NcclHandle comm) {
+  const std::lock_guard lock(mutex_);
+  if (!failed_.contains(comm)) return device::kNcclSuccess;
+  ++errors_;
+  return device::kNcclRemoteError;
+}
+
+std::size_t Imitation::errors() {
+  const std::lock_guard lock(mutex_);
+  return errors_;
+}
+
+void Imitation::lose_another(int rank) {
+  const std::lock_guard lock(mutex_);
+  failed_.insert(comm_of(rank));
+}
+
 void Imitation::set_finishes(bool finishes) {
   const std::lock_guard lock(mutex_);
   finishes_ = finishes;
@@ -91,8 +108,8 @@ NcclFunctions nccl_of_imitation() {
     *comm = Imitation::comm_of(rank);
     return device::kNcclInProgress;
   };
-  all.get_async_error = [](NcclHandle, int* error) {
-    *error = 0;
+  all.get_async_error = [](NcclHandle comm, int* error) {
+    *error = imitation->async_error(comm);
     return 0;
   };
   all.finalize = [](NcclHandle comm) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ class Imitation {
   // Answers cuEventQuery, and counts the questions.
   int query();
   std::size_t queries();
+  // Answers ncclCommGetAsyncError, and counts the errors.
+  int async_error(device::NcclHandle comm);
+  std::size_t errors();
+  // Makes NCCL report on a rank that it has lost another one.
+  void lose_another(int rank);
   // Whether the device finishes its work.
   void set_finishes(bool finishes);
 
@@ -39,6 +45,8 @@ class Imitation {
  private:
   std::mutex mutex_;
   std::map<device::NcclHandle, std::vector<std::string>> calls_;
+  std::set<device::NcclHandle> failed_;
+  std::size_t errors_ = 0;
   std::size_t queries_ = 0;
   bool finishes_ = true;
 };

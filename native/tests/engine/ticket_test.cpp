@@ -288,6 +288,9 @@ class Failures final : public FailureWatcher {
   void note_failed_ticket(std::uint64_t, const Status& status) override {
     failed = status.code;
   }
+  void note_removed_group(std::uint64_t group, const Status& status) override {
+    removed_by = group == kPair && status.code == Code::kFreed ? status.rank : -1;
+  }
   void note_failed_device(int rank, const std::string& reason) override {
     CHECK_EQ(reason, "the GPU is broken");
     broken_device = rank;
@@ -300,6 +303,7 @@ class Failures final : public FailureWatcher {
 
   std::atomic<bool> is_broken{false};
   std::atomic<int> broken_device{-1};
+  std::atomic<int> removed_by{-1};
   std::atomic<int> told{0};
   std::atomic<int> last{-1};
   std::atomic<Code> failed{Code::kOk};
@@ -355,6 +359,15 @@ TEST(failure_watchers, learn_of_calls_that_fail_elsewhere_in_groups_removed_here
     CHECK(!engine.wait(id, Clock::now() + kDeadline)->ok());
   });
   CHECK(failures->failed == Code::kInternal);
+}
+
+TEST(failure_watchers, learn_of_groups_that_a_member_removes) {
+  EngineWorld world(2);
+  const auto failures = std::make_shared<Failures>();
+  world.engine(0).watch_failures(failures);
+  for (const int rank : {0, 1}) world.engine(rank).add_group(kPair, {0, 1}, {0, 0});
+  world.engine(1).remove_group(kPair);
+  await([&] { return failures->removed_by == 1; });
 }
 
 TEST(failure_watchers, tell_other_ranks_of_a_failed_device_although_nothing_runs) {
