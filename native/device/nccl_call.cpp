@@ -56,8 +56,12 @@ void NcclCall::fail(const Status& status) {
   if (const std::shared_ptr<NcclQueue> queue = queue_.lock()) {
     if (proposal_ != 0) queue->withdraw(std::exchange(proposal_, 0));
     // No device waits for a call that nobody can have issued, so its communicator is
-    // still of use. Failures other than a deadline concern later calls, too.
-    if (status.code == Code::kTimedOut && !may_have_number_) return;
+    // still of use after a deadline. After a member has freed the group, or shut down,
+    // it carries out the calls that have a number. Other failures concern later calls,
+    // too.
+    const bool is_of_one_call =
+        status.code == Code::kTimedOut || is_withdrawal(status.code);
+    if (is_of_one_call && !may_have_number_) return;
     queue->note_failed_ticket(group_.id, status);
   }
 }

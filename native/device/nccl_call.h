@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +52,9 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   bool has_ended() const;
   // Returns whether NCCL has not got the call yet, and it has not failed.
   bool is_waiting() const;
+  // Returns whether the call may have a number on some rank, or get one there. If not,
+  // this rank has made no proposal, without which there is no number.
+  bool may_have_number() const { return may_have_number_; }
   // The engine has not got the call, so nothing will use its memory.
   void withdraw() { set_failed({Code::kInternal, "the call was not started", -1}); }
 
@@ -79,11 +83,9 @@ class NcclCall final : public Ticket, public std::enable_shared_from_this<NcclCa
   const NcclWork work_;
   const std::shared_ptr<StreamPoint> ready_;
   const Limit limit_;
-  // Used by the engine only.
-  std::uint64_t proposal_ = 0;  // none: 0
-  // Whether the call may have a number on some rank. The first member has asked for
-  // proposals, or this one has made one, without which there is no number.
-  bool may_have_number_ = false;
+  std::uint64_t proposal_ = 0;  // none: 0; used by the engine only
+  // The first member has asked for proposals, or this one has made one.
+  std::atomic<bool> may_have_number_{false};
   mutable Mutex mutex_;
   State state_ GUARDED_BY(mutex_) = State::kWaiting;
   bool is_in_use_ GUARDED_BY(mutex_) = false;

@@ -59,8 +59,8 @@ class NcclQueue final : public FailureWatcher,
   void suspend();
   void resume();
   // Finishes the calls that NCCL has got, and ends the communicators; aborts them after
-  // `limit`. Calls that NCCL has not got fail, and other ranks may have issued them, so
-  // the communicators are then aborted at once.
+  // `limit`. Calls that NCCL has not got fail. If other ranks may have issued one of
+  // them, the communicators are aborted at once.
   void close(Clock::duration limit);
 
   // FailureWatcher.

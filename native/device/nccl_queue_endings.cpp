@@ -183,7 +183,7 @@ void NcclQueue::await_aborted() {
 }
 
 // Fails the calls that NCCL has not got, those of one group or all. Returns whether
-// there were any.
+// other ranks may have issued one of them.
 bool NcclQueue::fail_waiting(const Status& status, std::optional<std::uint64_t> group) {
   const auto concerns = [group](const NcclCall& call) {
     return !group || call.group().id == *group;
@@ -199,7 +199,8 @@ bool NcclQueue::fail_waiting(const Status& status, std::optional<std::uint64_t> 
     }
   }
   for (const auto& call : waiting) call->set_failed(status);
-  return !waiting.empty();
+  return std::ranges::any_of(waiting,
+                             [](const auto& call) { return call->may_have_number(); });
 }
 
 void NcclQueue::end() {

@@ -213,7 +213,12 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
   if (status.ok()) status.code = Code::kInternal;
   if (groups_.was_removed(key.group)) {
-    tell_watcher_of_ticket(envelope, status);
+    // If another member than the peer has removed the group, the peer's call awaited a
+    // message of that member. So it has no number, and no device waits for it, or that
+    // member tells of the failure, too.
+    if (status.code != Code::kFreed || envelope.blamed == peer) {
+      tell_watcher_of_ticket(envelope, status);
+    }
     return;
   }
   Operation* const operation = matching_.find(key);

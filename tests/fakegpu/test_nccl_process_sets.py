@@ -8,7 +8,8 @@ import torch
 import bluecomm as bf
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
-from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.fakegpu.library import load
+from tests.support.fakegpu.ranks import run_ranks_on_gpus, this_memory
 from tests.support.fakegpu.transports import NCCL
 
 pytestmark = pytest.mark.mp
@@ -71,6 +72,44 @@ def test_the_first_member_learns_that_another_has_freed_the_set():
     )
     assert found[0].startswith("ShutdownError")
     assert "rank 1" in found[0]
+
+
+def hold_this_stream(is_held: bool) -> None:
+    load().cuda.fakegpu_hold(this_memory().current_stream, is_held)
+
+
+def free_a_set_whose_other_device_is_late() -> tuple[str, list[float]]:
+    """Return the error of a call of rank 0, which frees the set, and a result of it.
+
+    The device of rank 1 has yet to begin the call with that result.
+    """
+    x = torch.ones(4)
+    pair = bf.ProcessSet([0, 1])
+    found, result = "", torch.empty(0)
+    if bf.rank() == 1:
+        hold_this_stream(True)
+    if bf.rank() < 2:
+        result = bf.allreduce(x, op=bf.Sum, process_set=pair)
+    if bf.rank() == 0:
+        waiting = bf.allreduce_nonblocking(x, process_set=pair, name="waiting")
+        pair.free()
+        found = error_text(waiting.wait)
+    bf.barrier()
+    if bf.rank() == 1:
+        hold_this_stream(False)
+        found = error_text(lambda: bf.allreduce(x, process_set=pair, name="waiting"))
+    check_others(x)
+    return found, result.tolist()
+
+
+def test_calls_that_all_members_have_made_outlast_their_set():
+    first, second, _ = run_ranks_on_gpus(
+        RANKS, free_a_set_whose_other_device_is_late, environment=NCCL
+    )
+    for text, result in (first, second):
+        assert text.startswith("ShutdownError")
+        assert "rank 0" in text
+        assert result == [2] * 4
 
 
 def lose_the_gpu_of_rank_1() -> list[str]:

@@ -97,6 +97,23 @@ TEST(nccl_queue_endings, aborts_after_another_failure_of_a_call_without_a_number
   CHECK(queues.failure_of(0, {0, 1}).has_value());
 }
 
+TEST(nccl_queue_endings, finishes_issued_calls_of_a_group_that_is_freed) {
+  Queues queues;
+  imitation->set_finishes(false);
+  const CallOfRanks issued = queues.make_all(1);
+  Queues::take(issued, Queues::number(issued));
+  for (const auto& call : issued) CHECK(awaited_outcome(*call).ok());
+  queues.make(1, 2)->fail({Code::kFreed, "rank 1 has freed the process set", 1});
+  const NcclGroup group = Queues::group_of(1, {0, 1});
+  CHECK(!queues.failure_of(1, group.ranks).has_value());
+  queues.of(1).forget_group(group.id);
+  imitation->set_finishes(true);
+  await([&] { return imitation->has_called(1, "abort"); });
+  const std::vector<std::string> expected{"allreduce 1", "finalize", "abort"};
+  CHECK(imitation->calls(1) == expected);
+  CHECK(!issued[1]->follow(nullptr).has_value());
+}
+
 // Has NCCL carry out a call, and report on rank 0 that it has lost rank 1.
 void lose_rank_1(const CallOfRanks& calls) {
   imitation->set_finishes(false);
@@ -242,6 +259,18 @@ TEST(nccl_queue_endings, aborts_at_the_end_if_other_ranks_may_have_issued_a_call
   for (const auto& call : {second[1], third[1]}) {
     CHECK(awaited_outcome(*call).code == Code::kClosed);
   }
+}
+
+TEST(nccl_queue_endings, ends_in_order_if_no_rank_can_have_issued_the_calls_left) {
+  Queues queues;
+  queues.issue(1);
+  const CallOfRanks second = queues.make_all(2);
+  queues.of(1).close(kDeadline);
+  const std::vector<std::string> expected{"allreduce 1", "finalize", "abort"};
+  CHECK(imitation->calls(1) == expected);
+  CHECK(awaited_outcome(*second[1]).code == Code::kClosed);
+  second[0]->fail({Code::kClosed, "rank 1 shut down", 1});
+  CHECK(!queues.failure_of(0, {0, 1}).has_value());
 }
 
 TEST(nccl_queue_endings, ends_the_communicator_of_a_group_that_is_forgotten) {

@@ -370,6 +370,23 @@ TEST(failure_watchers, learn_of_groups_that_a_member_removes) {
   await([&] { return failures->removed_by == 1; });
 }
 
+TEST(failure_watchers, do_not_learn_of_calls_that_awaited_a_member_without_the_group) {
+  EngineWorld world(2);
+  const auto failures = std::make_shared<Failures>();
+  world.engine(0).watch_failures(failures);
+  for (const int rank : {0, 1}) world.engine(rank).add_group(kPair, {0, 1}, {0, 0});
+  Tickets tickets;
+  Engine& engine = world.engine(1);
+  Call call = on_device(engine, "x", tickets.make(1));
+  call.group = engine.group(kPair);
+  const RequestId id = engine.submit(std::move(call));
+  world.engine(0).remove_group(kPair);
+  CHECK(engine.wait(id, Clock::now() + kDeadline)->code == Code::kFreed);
+  engine.remove_group(kPair);
+  await([&] { return failures->removed_by == 1; });  // behind the ABORT of the call
+  CHECK(failures->failed == Code::kOk);
+}
+
 TEST(failure_watchers, tell_other_ranks_of_a_failed_device_although_nothing_runs) {
   EngineWorld world(3);
   std::vector<std::shared_ptr<Failures>> watchers;
