@@ -15,7 +15,7 @@ from bluecomm.ops.tensor import nbytes_of
 from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
 from bluecomm.runtime.check_timeout import check_timeout
-from bluecomm.runtime.failure import PEER_LOST, failure
+from bluecomm.runtime.failure import FREED, PEER_LOST, failure
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion, NcclCall, NcclGroup, NcclQueue, Parameters
@@ -227,7 +227,9 @@ def send_through_nccl(
     if ended is not None:
         error = error_of(ended)
         error.args = (f"{kind} on rank {world.rank}: {error}",)
-        if ended.code != PEER_LOST or ended.rank < 0:  # the engine tells of lost ranks
+        # The engine tells of lost ranks, and of members that have freed the group.
+        is_told = ended.code == FREED or (ended.code == PEER_LOST and ended.rank >= 0)
+        if not is_told:
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error
     started_on = staging.current_stream()
