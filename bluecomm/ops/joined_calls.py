@@ -18,16 +18,15 @@ from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.splits import share_of
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import dtype_of_word
+from bluecomm.runtime.call import CALLERS_LIMIT_S
 from bluecomm.runtime.failure import is_late
+from bluecomm.runtime.handle import abandon_all
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
     from bluecomm.runtime import Communicator, Handle
     from bluecomm.runtime.world import World
 
-# The deadline of these calls, in seconds. The callers have deadlines of their own, and
-# tell this rank when they have passed.
-_LIMIT_S = 365 * 24 * 3600.0
 # How often to look for calls: soon after a call, and seldom where there are none.
 _SHORTEST_S = 0.0002
 _LONGEST_S = 0.02
@@ -68,6 +67,7 @@ class JoinedCalls:
         handles, self._handles = self._handles, []
         for handle in handles:
             self._take(handle, self._world.config.operation_timeout_s)
+        abandon_all(handles, "all ranks have joined")
 
     def raise_late(self) -> None:
         """Raise the failure of an earlier call of this rank that ``join`` has taken."""
@@ -129,7 +129,7 @@ class JoinedCalls:
                 kind,
                 tensor,
                 name=name,
-                timeout_s=_LIMIT_S,
+                timeout_s=CALLERS_LIMIT_S,
                 rows=_own_rows(comm, kind, shape, parameters),
                 parameters=parameters,
             )

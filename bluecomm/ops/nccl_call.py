@@ -13,7 +13,7 @@ from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.refusal import first_operations, refuse
 from bluecomm.ops.tensor import nbytes_of
 from bluecomm.runtime import Communicator
-from bluecomm.runtime.call import NO_MEMORY, Call, GroupMembers, Result
+from bluecomm.runtime.call import CALLERS_LIMIT_S, NO_MEMORY, Call, GroupMembers, Result
 from bluecomm.runtime.check_timeout import check_timeout
 from bluecomm.runtime.failure import FREED, PEER_LOST, failure
 
@@ -233,7 +233,11 @@ def send_through_nccl(
             refuse(comm, first_operations(comm, kind, name, [(kind, "")]), error)
         raise error
     started_on = staging.current_stream()
-    draft = work.make_ticket(queue, _group_of(comm), started_on, float(limit_s))
+    # The device always has a limit, by which a kernel that hangs is noticed.
+    device_s = limit_s
+    if limit_s == CALLERS_LIMIT_S:
+        device_s = world.config.operation_timeout_s
+    draft = work.make_ticket(queue, _group_of(comm), started_on, float(device_s))
     call.tickets = tickets = NcclTickets(queue, staging, work, draft)
     call.finish = finish_on_stream
     world.nccl_calls.count(comm.group_id, nbytes_of(call.dtype, call.shape))

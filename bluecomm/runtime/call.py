@@ -15,6 +15,10 @@ Result = TypeVar("Result")
 Span = tuple[int, int]
 NO_MEMORY: Span = (0, 0)
 
+# Deadline, in seconds, of a call that a rank which has joined makes for others. They
+# have deadlines of their own, and tell this rank when these have passed.
+CALLERS_LIMIT_S = 365 * 24 * 3600.0
+
 # Name of the barrier in which a rank that has finished waits for the others.
 FAREWELL = "bluecomm.shutdown"
 

@@ -145,6 +145,24 @@ def test_callers_learn_why_a_rank_cannot_take_part() -> None:
     assert [len(texts) for texts in found] == [0, 1, 1]
 
 
+def join_after_a_free() -> list[float]:
+    freed = bf.ProcessSet(range(bf.size()))
+    bf.allreduce(torch.ones(2), process_set=freed, is_hierarchical_local=True)
+    freed.free()
+    never_used = bf.ProcessSet([0, 1])
+    never_used.free()
+    found = [] if bf.rank() else bf.allreduce(torch.ones(2), op=bf.Sum).tolist()
+    bf.join()
+    return found
+
+
+def test_sets_that_were_freed_do_not_disturb_joins() -> None:
+    found = run_ranks_on_gpus(
+        4, join_after_a_free, environment=NCCL, machines=[0, 0, 1, 1]
+    )
+    assert found[0] == [1.0, 1.0]
+
+
 def test_jobs_of_the_host_do_the_same_on_gpus() -> None:
     with over_fakegpu("nccl", seed=1):
         test_join.test_operations_that_need_data_are_errors_on_their_callers()
