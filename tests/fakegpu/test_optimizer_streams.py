@@ -143,7 +143,10 @@ def test_entries_are_read_behind_the_stream_that_wrote_them(memory, waits_for_al
     memory.current_stream = memory.new_stream()
     if waits_for_all:
         bucket.gradients.follow_sparse_streams()
-    share = SparseShare.of(table.grad)
+    # A racing read may find indices that are out of range.
+    reading = contextlib.suppress(*([] if waits_for_all else [RuntimeError]))
+    with reading:
+        share = SparseShare.of(table.grad)
     assert any("race" in text for text in load().violations()) is not waits_for_all
     if waits_for_all:
         assert share.indices.tolist() == [[1, 3]]
