@@ -207,8 +207,8 @@ py::list pending(PyEngine& self) {
     list.append(py::dict(
         py::arg("id") = one.id, py::arg("kind") = one.kind, py::arg("name") = one.name,
         py::arg("group") = one.group, py::arg("age_s") = one.age_s,
-        py::arg("waiting_for") = one.waiting_for,
-        py::arg("wish") = one.wish, py::arg("received_bytes") = one.received_bytes,
+        py::arg("waiting_for") = one.waiting_for, py::arg("wish") = one.wish,
+        py::arg("received_bytes") = one.received_bytes,
         py::arg("expected_bytes") = one.expected_bytes));
   }
   return list;
