@@ -5,6 +5,10 @@ A test that takes ``rare_seed`` runs with a third of them.
 
 import os
 
+from tests.support.one_thread import one_thread
+
+__all__ = ["one_thread"]  # a fixture of all tests here
+
 SEEDS = int(os.environ.get("FAKEGPU_SEEDS", "3"))
 # Whether to run what is too expensive for ``make test``.
 IS_THOROUGH = SEEDS > 3

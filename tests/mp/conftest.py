@@ -4,6 +4,9 @@ import pytest
 
 from tests.support.fakegpu.of_the_host import FILES, NOT_RUN, reasons
 from tests.support.fakegpu.over import over_fakegpu
+from tests.support.one_thread import one_thread
+
+__all__ = ["one_thread"]  # a fixture of all tests here
 
 
 @pytest.hookimpl(wrapper=True)
