@@ -1,4 +1,4 @@
-// What callers ask of the queue. Threads of the program make and suspend the queue,
+// The functions that callers use. Threads of the program make and suspend the queue,
 // enter calls and free groups. The engine gets numbers for calls and reports failures,
 // under its progress lock, on whichever thread leads or calls. Failures are only noted
 // here: the queue's thread, which notes its own in the same way, acts on them. No

@@ -11,8 +11,8 @@
 
 namespace bluecomm {
 
-// What a rank tells about a call, besides its envelope, to a member that has joined:
-// numbers of the shape and the splits, and the name, which an envelope may cut.
+// The part of a message about a call, to a member that has joined, that the envelope
+// lacks: the whole shape, the splits, and the whole name.
 struct Announcement {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> splits;

@@ -128,13 +128,13 @@ enum class Algorithm : std::uint8_t {
   kTicket = 8,        // for the library of a device, which carries out the call
 };
 
-// Which rank was the last to call the operation. Ranks that wait for the messages of
-// one rank only learn it from that rank.
+// The rank that was the last to call the operation. A rank that gets messages of one
+// rank only learns from that rank who was the last.
 struct LastCaller {
   // The last rank whose first message has come while the operation ran; this rank if
   // there is none. The executor sets it.
   int heard = -1;
-  // What another rank says; -1 if it is this rank. Set by `prepare`.
+  // The last rank, as another rank says; -1 if it is this rank. Set by `prepare`.
   std::optional<int> told = std::nullopt;
 };
 

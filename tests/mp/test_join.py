@@ -289,7 +289,7 @@ def join_with_codes_on_the_way(folder: Path) -> list[float]:
 
 
 def test_operations_of_several_calls_end_before_the_join(tmp_path: Path) -> None:
-    # Of a tensor on a GPU, too, the host exchanges the codes.
+    # The host exchanges the codes of a tensor on a GPU, too.
     environment = {"BLUECOMM_DEVICE_TRANSPORT": "staged"}
     found = run_ranks(3, join_with_codes_on_the_way, tmp_path, environment=environment)
     assert found == [[3.0, 3.0]] * 3

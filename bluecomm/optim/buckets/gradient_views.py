@@ -105,7 +105,7 @@ class GradientViews:
         self.staging = staging
         # The streams that have written gradients since the last message.
         self._streams: set[int] = set()
-        # Those that have written sparse gradients, which are not part of the message.
+        # Streams that have written sparse gradients. The message does not contain them.
         self._sparse_streams: set[int] = set()
         self._makes_dense = sparse is None
         self.sparse = frozenset(sparse or ())

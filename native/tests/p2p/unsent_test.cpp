@@ -161,7 +161,7 @@ TEST(unsent, because_another_rank_is_lost_are_told) {
   check_failure(theirs, Code::kPeerLost, why);
 }
 
-// Nothing keeps a send that has failed once its receiver is lost, whichever comes
+// A send that has failed and whose receiver is lost is forgotten, whichever comes
 // first.
 TEST(unsent, to_a_lost_rank_leave_nothing) {
   for (const bool fails_first : {false, true}) {

@@ -1,4 +1,4 @@
-"""Which tensors torch would have made on the device, by the code that makes them."""
+"""Tells from the calling code whether torch would make a tensor on the device."""
 
 from __future__ import annotations
 

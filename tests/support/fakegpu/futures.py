@@ -19,8 +19,8 @@ import torch
 from tests.support.fakegpu.mode import are_kernels, kernels
 from tests.support.fakegpu.tensors import DeviceMemory
 
-# What calls the callbacks of a future and of those that `then` has returned. The latter
-# are objects of C++ that take no attributes.
+# Functions that call the callbacks of a future, also of one that `then` has returned,
+# which is an object of C++ and takes no attributes.
 _callers: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = (
     weakref.WeakKeyDictionary()
 )

@@ -99,7 +99,7 @@ class Rank:
 
 
 class WrongCalls:
-    """What wrong calls of a rank return, and the violations that they cause."""
+    """The results of wrong calls of a rank, and the violations that they cause."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
