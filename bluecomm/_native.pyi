@@ -357,6 +357,7 @@ class _Call(Protocol):
     gate: Gate | None
     ticket: NcclCall | None
     precedes_ticket: bool
+    follows: bool
     raises_late: bool
 
 _CallT = TypeVar("_CallT", bound=_Call)
