@@ -23,6 +23,19 @@ def check_others(x: torch.Tensor) -> None:
     assert bf.allreduce(x, op=bf.Sum, process_set=other).tolist() == [RANKS] * 4
 
 
+def free_while_a_call_waits(pair: bf.ProcessSet) -> str:
+    """Let rank 0 free a set in a call of it; return the error of the call there."""
+    found = ""
+    if bf.rank() == 0:
+        waiting = bf.allreduce_nonblocking(
+            torch.ones(4), process_set=pair, name="waiting"
+        )
+        pair.free()
+        found = error_text(waiting.wait)
+    bf.barrier()
+    return found
+
+
 def free_a_set_that_others_use() -> str:
     """Return the error of a call of a set that rank 0 frees."""
     x = torch.ones(4)
@@ -85,16 +98,12 @@ def free_a_set_whose_other_device_is_late() -> tuple[str, list[float]]:
     """
     x = torch.ones(4)
     pair = bf.ProcessSet([0, 1])
-    found, result = "", torch.empty(0)
+    result = torch.empty(0)
     if bf.rank() == 1:
         hold_this_stream(True)
     if bf.rank() < 2:
         result = bf.allreduce(x, op=bf.Sum, process_set=pair)
-    if bf.rank() == 0:
-        waiting = bf.allreduce_nonblocking(x, process_set=pair, name="waiting")
-        pair.free()
-        found = error_text(waiting.wait)
-    bf.barrier()
+    found = free_while_a_call_waits(pair)
     if bf.rank() == 1:
         hold_this_stream(False)
         found = error_text(lambda: bf.allreduce(x, process_set=pair, name="waiting"))
@@ -151,12 +160,7 @@ def free_a_set_with_a_waiting_call() -> str:
     """Return the error of a call of rank 0, which frees the set while it waits."""
     x = torch.ones(4)
     pair = bf.ProcessSet([0, 1])
-    found = ""
-    if bf.rank() == 0:
-        waiting = bf.allreduce_nonblocking(x, process_set=pair, name="waiting")
-        pair.free()
-        found = error_text(waiting.wait)
-    bf.barrier()
+    found = free_while_a_call_waits(pair)
     if bf.rank() == 1:
         found = error_text(lambda: bf.allreduce(x, process_set=pair, name="waiting"))
     check_others(x)
