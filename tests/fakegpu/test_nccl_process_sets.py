@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm._native import NcclQueue
+from bluecomm.runtime.failure import FREED
 from tests.support.errors import error_text
 from tests.support.fakegpu.faults import set_fake
 from tests.support.fakegpu.library import load
@@ -171,3 +176,31 @@ def test_a_call_that_waits_ends_with_its_set_only():
     found = run_ranks_on_gpus(RANKS, free_a_set_with_a_waiting_call, environment=NCCL)
     for text in found[:2]:
         assert text.startswith("ShutdownError")
+
+
+def call_after_the_queue_has_heard_of_a_removal() -> tuple[str, list[float]]:
+    """Return the error of a call of rank 1, whose queue has failed, and a result.
+
+    Rank 0 has made the call before.
+    """
+    x = torch.ones(4)
+    text = ""
+    if bf.rank() == 0:
+        waiting = bf.allreduce_nonblocking(x, op=bf.Sum, name="waiting")
+    bf.barrier()
+    if bf.rank() == 1:
+        removed = SimpleNamespace(code=FREED, rank=0, text="rank 0 has freed the set")
+        with mock.patch.object(NcclQueue, "failure_of", return_value=removed):
+            text = error_text(lambda: bf.allreduce(x, op=bf.Sum, name="waiting"))
+        waiting = bf.allreduce_nonblocking(x, op=bf.Sum, name="waiting")
+    return text, waiting.wait().tolist()
+
+
+def test_no_call_is_refused_because_a_member_has_freed_the_set():
+    # The engine tells all members; a refusal would be a second, other error.
+    found = run_ranks_on_gpus(
+        2, call_after_the_queue_has_heard_of_a_removal, environment=NCCL
+    )
+    assert found[1][0] == "ShutdownError: allreduce on rank 1: rank 0 has freed the set"
+    for _, result in found:
+        assert result == [2] * 4
