@@ -14,7 +14,7 @@ class CopyCounts(NamedTuple):
         to_host_nbytes: Bytes of these.
         to_device: Copies from the host to a device.
         to_device_nbytes: Bytes of these.
-        overlapped_nbytes: Bytes of these that were copied while their operation ran.
+        overlapped_nbytes: Bytes copied to a device while their operation still ran.
     """
 
     to_host: int = 0

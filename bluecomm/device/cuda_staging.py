@@ -233,7 +233,9 @@ class CudaStaging(Staging):
         count_copy(to_device=values.nbytes)
 
     def keep(self, use: Gate | NcclCall, memory: object) -> None:
-        """Keep memory until a copy or call has ended, and drop that of earlier ones.
+        """Keep memory until a copy or call has ended.
+
+        This also drops the memory of at most ``_ASKED`` earlier ones that have ended.
 
         Args:
             use: The copy or call.

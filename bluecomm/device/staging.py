@@ -25,8 +25,8 @@ class HostCopy(NamedTuple):
 
     Attributes:
         values: Contiguous tensor on the host that gets the values.
-        gate: Opens when they are there, and says before how many of the first ones
-            are; ``None`` if all are.
+        gate: Opens when all values have arrived. Before that it says how many bytes
+            have arrived, from the first one on. ``None`` if all have arrived.
     """
 
     values: torch.Tensor
@@ -135,11 +135,10 @@ class Staging(abc.ABC):
         """Return a future whose callbacks compute on a stream of their own."""
 
     def stream_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which any thread computes as this one.
+        """Return a context that passes on the stream that is current now.
 
-        It may be entered again when it has been left.
-
-        The stream that is current now is then current there, if there are streams.
+        In the thread that enters the context, this stream is the current one, if the
+        device has streams. The context may be entered again when it has been left.
         """
         return contextlib.nullcontext()
 

@@ -77,7 +77,11 @@ class JoinedCalls:
     def _has_ended(
         self, wait: Callable[[float | None], bool], limit_s: float | None
     ) -> bool:
-        """Return what ``wait`` does; what has succeeded may raise late failures."""
+        """Return the result of ``wait``.
+
+        If it raises the late failure of an earlier call, keep the failure and return
+        True, because the awaited operation has succeeded.
+        """
         try:
             return wait(limit_s)
         except Exception as error:

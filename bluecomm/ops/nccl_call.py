@@ -27,10 +27,10 @@ _OF_NEIGHBORS = frozenset({"neighbor_allgather", "neighbor_allreduce"})
 class NcclWork(Protocol):
     """The tensors of one call, and what NCCL does with them."""
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
-        """Return the draft of a call, on what a stream has computed so far.
+        """Return the draft of a call, whose input ``stream`` has computed so far.
 
         Args:
             queue: This rank's queue.
@@ -80,7 +80,7 @@ class NcclTickets:
         self._ticket.withdraw()
 
     def without(self, ranks: Sequence[int]) -> list[int]:
-        """Return the numbers of those of these ranks that had no part in the call."""
+        """Return the indices in ``ranks`` of those that took no part in the call."""
         return [i for i, rank in enumerate(ranks) if rank not in self._ranks]
 
     def follow(self, stream: int) -> Completion | None:
@@ -192,8 +192,10 @@ def send_through_nccl(
     Raises:
         RuntimeError: NCCL or the device cannot be used, or the current stream captures
             a CUDA graph.
-        ValueError: Calls before were on another device, or ``timeout_s`` is not above
-            0.
+        TypeError: ``timeout_s`` is not a number.
+        ValueError: An earlier call through NCCL was on another device, or ``timeout_s``
+            is not above 0.
+        ShutdownError: After ``shutdown``.
         BluecommError: An earlier failure has ended NCCL's communicator of these ranks.
     """
     assert isinstance(staging, CudaStaging)
@@ -237,7 +239,7 @@ def send_through_nccl(
     device_s = limit_s
     if limit_s == CALLERS_LIMIT_S:
         device_s = world.config.operation_timeout_s
-    draft = work.make_ticket(queue, _group_of(comm), started_on, float(device_s))
+    draft = work.make_draft(queue, _group_of(comm), started_on, float(device_s))
     call.tickets = tickets = NcclTickets(queue, staging, work, draft)
     call.finish = finish_on_stream
     world.nccl_calls.count(comm.group_id, nbytes_of(call.dtype, call.shape))

@@ -40,7 +40,7 @@ class Collective:
         self._destination = destination
         self._parameters = parameters
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

@@ -25,11 +25,11 @@ class WorkWithEpilogue:
         self._work = work
         self._epilogue = epilogue
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""
-        return self._work.make_ticket(queue, group, stream, limit_s)
+        return self._work.make_draft(queue, group, stream, limit_s)
 
     @torch.no_grad()
     def complete(self, gone: Collection[int]) -> None:

@@ -54,7 +54,7 @@ class NcclExchange:
             if own.nbytes
         ]
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

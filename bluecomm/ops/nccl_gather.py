@@ -73,7 +73,7 @@ class RowExchange:
         self._is_even = gathers and len(set(rows)) == 1 and source.nbytes > 0
         self._copies = copies
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

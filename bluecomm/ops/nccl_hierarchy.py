@@ -3,7 +3,7 @@
 All members first agree that they call. Then the members of a machine add their
 tensors, so that each gets a slice of the mean. Each member exchanges its slice with
 the members of other machines that have the same one. In the end the members of a
-machine gather their slices. If machines have unlike numbers of members, the first
+machine gather their slices. If machines have different numbers of members, the first
 member of each machine has the whole mean as its slice. docs/notes/nccl-backend.md has
 the states.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class _Agreement:
     """Work without messages, by which all members learn that their calls match."""
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

@@ -34,7 +34,7 @@ class Messages:
             del to[member], by[member]
         self._sends, self._receives = to, by
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

@@ -43,7 +43,7 @@ class NcclReductions:
         self._member = member
         self._parameters = parameters
 
-    def make_ticket(
+    def make_draft(
         self, queue: NcclQueue, group: NcclGroup, stream: int, limit_s: float
     ) -> NcclCall:
         """See ``NcclWork``."""

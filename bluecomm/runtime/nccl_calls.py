@@ -80,7 +80,7 @@ class NcclCalls:
         """Return the queue, on the device of ``staging``.
 
         Raises:
-            RuntimeError: NCCL or the device cannot be used, or ranks have unlike
+            RuntimeError: NCCL or the device cannot be used, or ranks have different
                 versions of NCCL.
             ValueError: The calls before were on another device.
             ShutdownError: After ``shutdown``.
