@@ -3,7 +3,7 @@
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
 #   make test-gpu what needs a GPU, with the packages of PYTHON; not part of make test
-#   make fakegpu  all tests over a GPU that is not there, with SEEDS seeds each
+#   make fakegpu  all tests over the fake GPU, with SEEDS seeds each
 #   make check    lint, types, commits, C++ warnings     make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
@@ -224,7 +224,7 @@ run-native run-native-asan: run-%: build/%/tests
 $(TSAN_RUNS): run-native-tsan-%: build/native-tsan/tests
 	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests --part $*/2
 
-# --- A GPU that is not there: libcuda, libnccl and NVML for tests -------------------------
+# --- The fake GPU: libcuda, libnccl and NVML for tests ------------------------------------
 
 # Each library is compiled as one file. Symbols of libcuda serve libnccl, too.
 FAKEGPU := tests/support/fakegpu

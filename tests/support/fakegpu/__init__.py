@@ -1,1 +1,1 @@
-"""A GPU that is not there: libcuda and libnccl over the memory of the host."""
+"""The fake GPU: libcuda and libnccl over the memory of the host."""
