@@ -154,6 +154,9 @@ class CudaDevice(metaclass=_PybindType):
     ) -> None:
         """Copy in the order of `stream`, also from and to mapped memory."""
 
+    def name_rank(self, rank: int) -> None:
+        """Have errors of CUDA name the rank of this process."""
+
     def export_memory(self, nbytes: int) -> ExportedMemory: ...
     def map_memory(self, handle: bytes) -> MappedMemory: ...
     def point_behind(self, stream: int) -> StreamPoint:

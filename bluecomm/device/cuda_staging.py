@@ -69,6 +69,10 @@ class CudaStaging(Staging):
         """Number of the device among those that the process sees."""
         return self._index
 
+    def name_rank(self, rank: int) -> None:
+        """Have errors of CUDA name the rank of this process."""
+        self._device.name_rank(rank)
+
     def export(self, nbytes: int) -> ExportedMemory:
         """Return new memory of the device that other processes may map.
 

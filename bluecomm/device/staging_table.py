@@ -26,6 +26,16 @@ _cuda: dict[int, CudaStaging] = {}
 _blocking: dict[torch.device, Staging] = {}
 # Shows the work of CUDA devices in a timeline, if there is one.
 _recorder: Recorder | None = None
+# The rank of this process, once it has one.
+_rank: int | None = None
+
+
+def name_rank(rank: int) -> None:
+    """Have errors of CUDA name the rank of this process."""
+    global _rank
+    _rank = rank
+    for staging in list(_cuda.values()):
+        staging.name_rank(rank)
 
 
 def trace_devices(recorder: Recorder | None) -> None:
@@ -95,5 +105,10 @@ def cuda_staging(index: int) -> CudaStaging:
     Raises:
         RuntimeError: CUDA's driver cannot be used.
     """
+    if (found := _cuda.get(index)) is not None:
+        return found
+    made = CudaStaging(index, _recorder)
+    if _rank is not None:
+        made.name_rank(_rank)
     # Two threads may make the first one, but both get the same.
-    return _cuda.get(index) or _cuda.setdefault(index, CudaStaging(index, _recorder))
+    return _cuda.setdefault(index, made)

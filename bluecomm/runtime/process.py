@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
+from bluecomm.device.staging_table import name_rank
 from bluecomm.errors import NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
 from bluecomm.runtime.failure_report import FailureReport
@@ -191,6 +192,7 @@ class Process:
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
         self._communicator = communicator
+        name_rank(communicator.world.rank)
         communicator.world.show_epochs()
 
     def _meet(
@@ -250,6 +252,7 @@ class Process:
             world.notice.give()
         world.is_spare, before.world.is_spare = False, True
         self._communicator = communicator
+        name_rank(world.rank)
         world.show_epochs()
         return before
 

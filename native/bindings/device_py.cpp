@@ -144,6 +144,10 @@ void register_device(py::module_& module) {
             return std::make_unique<ExportedMemory>(self.device, nbytes);
           },
           arg("nbytes"), py::call_guard<ReleaseGil>())
+      .def(
+          "name_rank",
+          [](PyCudaDevice& self, int rank) { self.device->name_rank(rank); },
+          arg("rank"))
       .def("map_memory", &map_memory, arg("handle"), py::call_guard<ReleaseGil>())
       .def("copy_to_device", &copy_to_device, arg("address"), arg("destination"),
            arg("nbytes"), arg("stream"), py::call_guard<ReleaseGil>())

@@ -30,7 +30,7 @@ ContextScope::ContextScope(const CudaDevice& device)
                     ", which uses CUDA, so CUDA works only there; start processes with "
                     "the method 'spawn'");
   }
-  driver_.check(driver_.call().context_push(device.context_), "cuCtxPushCurrent");
+  device.check(driver_.call().context_push(device.context_), "cuCtxPushCurrent");
   driver_.call().exchange_capture_mode(&capture_mode_);
 }
 
@@ -48,8 +48,8 @@ CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int ordinal)
     throw CudaError("there is no " + name() + "; this process sees " +
                     std::to_string(count) + " devices");
   }
-  driver_->check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
-  driver_->check(cuda.context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  check(cuda.device_get(&device_, ordinal), "cuDeviceGet");
+  check(cuda.context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
   try {
     to_host_ = create_stream();
   } catch (const CudaError&) {
@@ -69,11 +69,10 @@ CudaStream CudaDevice::create_stream() const {
   const CudaFunctions& cuda = driver_->call();
   int least = 0;
   int greatest = 0;
-  driver_->check(cuda.stream_priorities(&least, &greatest),
-                 "cuCtxGetStreamPriorityRange");
+  check(cuda.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
   CudaStream stream = nullptr;
-  driver_->check(cuda.stream_create(&stream, kStreamNonBlocking, greatest),
-                 "cuStreamCreateWithPriority");
+  check(cuda.stream_create(&stream, kStreamNonBlocking, greatest),
+        "cuStreamCreateWithPriority");
   return stream;
 }
 
@@ -115,9 +114,9 @@ std::shared_ptr<Gate> CudaDevice::copy_to_host(
   std::vector<CopyInParts::Part> parts;
   for (std::size_t begin = 0; begin < to.size(); begin += length) {
     const std::size_t end = std::min(begin + length, to.size());
-    driver_->check(driver_->call().copy_to_host(to.data() + begin, from + begin,
-                                                end - begin, to_host_),
-                   "cuMemcpyDtoHAsync");
+    check(driver_->call().copy_to_host(to.data() + begin, from + begin, end - begin,
+                                       to_host_),
+          "cuMemcpyDtoHAsync");
     if (end < to.size()) {
       parts.push_back({end, make_point(to_host_, StreamPoint::Timing::kOff)});
     }
@@ -134,8 +133,8 @@ std::shared_ptr<StreamPoint> CudaDevice::copy_to_device(std::span<const std::byt
   const ContextScope scope(*this);
   check_not_capturing(stream);
   const TimedWork work(*this, stream);
-  driver_->check(driver_->call().copy_to_device(to, from.data(), from.size(), stream),
-                 "cuMemcpyHtoDAsync");
+  check(driver_->call().copy_to_device(to, from.data(), from.size(), stream),
+        "cuMemcpyHtoDAsync");
   return work.end("copies to the device", "COPY_TO_DEVICE", from.size());
 }
 
@@ -143,8 +142,7 @@ void CudaDevice::copy_on_device(DeviceAddress from, DeviceAddress to,
                                 std::size_t nbytes, CudaStream stream) const {
   const ContextScope scope(*this);
   check_not_capturing(stream);
-  driver_->check(driver_->call().copy_on_device(to, from, nbytes, stream),
-                 "cuMemcpyDtoDAsync");
+  check(driver_->call().copy_on_device(to, from, nbytes, stream), "cuMemcpyDtoDAsync");
 }
 
 void CudaDevice::start_trace(std::shared_ptr<Recorder> recorder) {
@@ -195,12 +193,18 @@ void CudaDevice::count_work(std::string_view kind, std::size_t nbytes,
 void CudaDevice::check_not_capturing(CudaStream stream) const {
   int status = 0;
   const int result = driver_->call().stream_is_capturing(stream, &status);
-  driver_->check(result == 0 && status != 0 ? kCaptureForbids : result,
-                 "cuStreamIsCapturing");
+  check(result == 0 && status != 0 ? kCaptureForbids : result, "cuStreamIsCapturing");
 }
 
 std::string CudaDevice::name() const {
   return "CUDA device " + std::to_string(ordinal_);
+}
+
+void CudaDevice::check(int result, const char* function) const {
+  if (result == 0) return;
+  std::string where = std::string(function) + " on " + name();
+  if (rank_ >= 0) where += " of rank " + std::to_string(rank_);
+  driver_->check(result, where.c_str());
 }
 
 bool CudaDevice::in_child() const { return ::getpid() != owner_; }

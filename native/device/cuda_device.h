@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -85,6 +86,12 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
   // Adds one to the counters of a kind.
   void count_work(std::string_view kind, std::size_t nbytes, std::int64_t ns) const;
 
+  // Has errors of CUDA name the rank of this process from now on.
+  void name_rank(int rank) { rank_ = rank; }
+  // Throws CudaError unless `result` is success. It names `function`, the device and
+  // the rank.
+  void check(int result, const char* function) const;
+
   const CudaDriver& driver() const { return *driver_; }
   // Returns a text such as "CUDA device 0".
   std::string name() const;
@@ -97,7 +104,8 @@ class CudaDevice final : public std::enable_shared_from_this<CudaDevice> {
 
   const std::shared_ptr<const CudaDriver> driver_;
   const int ordinal_;
-  const int owner_;  // process
+  const int owner_;             // process
+  std::atomic<int> rank_ = -1;  // of this process; -1: not known
   int device_ = 0;
   CudaContext context_ = nullptr;
   CudaStream to_host_ = nullptr;

@@ -32,11 +32,11 @@ ExportedMemory::ExportedMemory(std::shared_ptr<const CudaDevice> device,
   const ContextScope scope(*device_);
   const CudaDriver& driver = device_->driver();
   const std::size_t whole = (nbytes + kBlock - 1) / kBlock * kBlock;
-  driver.check(driver.call().allocate(&address_, whole), "cuMemAlloc");
+  device_->check(driver.call().allocate(&address_, whole), "cuMemAlloc");
   const int result = driver.call().ipc_export(&handle_, address_);
   if (result == 0) return;
   driver.call().free(address_);
-  driver.check(result, "cuIpcGetMemHandle");
+  device_->check(result, "cuIpcGetMemHandle");
 }
 
 void ExportedMemory::free() noexcept {
@@ -50,8 +50,8 @@ MappedMemory::MappedMemory(std::shared_ptr<const CudaDevice> device,
     : device_(std::move(device)) {
   const ContextScope scope(*device_);
   const CudaDriver& driver = device_->driver();
-  driver.check(driver.call().ipc_open(&address_, handle, kLazyEnablePeerAccess),
-               "cuIpcOpenMemHandle");
+  device_->check(driver.call().ipc_open(&address_, handle, kLazyEnablePeerAccess),
+                 "cuIpcOpenMemHandle");
 }
 
 void MappedMemory::close() noexcept {

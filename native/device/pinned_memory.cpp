@@ -57,8 +57,8 @@ std::unique_ptr<PinnedBlock> PinnedMemory::allocate(std::size_t nbytes) {
   if (kept.empty()) {
     void* allocated = nullptr;
     const CudaDriver& driver = device_->driver();
-    driver.check(driver.call().host_allocate(&allocated, size, kPortable),
-                 "cuMemHostAlloc");
+    device_->check(driver.call().host_allocate(&allocated, size, kPortable),
+                   "cuMemHostAlloc");
     memory = static_cast<std::byte*>(allocated);
   } else {
     memory = kept.back();

@@ -19,11 +19,11 @@ StreamPoint::StreamPoint(std::shared_ptr<const CudaDevice> device, CudaStream st
     : device_(std::move(device)) {
   const CudaDriver& driver = device_->driver();
   const unsigned flags = timing == Timing::kOn ? kEventDefault : kEventWithoutTiming;
-  driver.check(driver.call().event_create(&event_, flags), "cuEventCreate");
+  device_->check(driver.call().event_create(&event_, flags), "cuEventCreate");
   const int result = driver.call().event_record(event_, stream);
   if (result == 0) return;
   driver.call().event_destroy(event_);
-  driver.check(result, "cuEventRecord");
+  device_->check(result, "cuEventRecord");
 }
 
 StreamPoint::~StreamPoint() {
@@ -38,7 +38,7 @@ StreamPoint::~StreamPoint() {
 
 void StreamPoint::precede(CudaStream stream) const {
   const CudaDriver& driver = device_->driver();
-  driver.check(driver.call().stream_wait(stream, event_, 0), "cuStreamWaitEvent");
+  device_->check(driver.call().stream_wait(stream, event_, 0), "cuStreamWaitEvent");
 }
 
 std::optional<std::int64_t> StreamPoint::ns_until(const StreamPoint& other) const {
@@ -47,7 +47,7 @@ std::optional<std::int64_t> StreamPoint::ns_until(const StreamPoint& other) cons
   float ms = 0;
   const int result = driver.call().event_elapsed(&ms, event_, other.event_);
   if (result == kCudaNotReady) return std::nullopt;
-  driver.check(result, "cuEventElapsedTime");
+  device_->check(result, "cuEventElapsedTime");
   return std::llround(static_cast<double>(ms) * 1e6);
 }
 
@@ -57,7 +57,7 @@ std::optional<Status> StreamPoint::poll() {
     const CudaDriver& driver = device_->driver();
     const int result = driver.call().event_query(event_);
     if (result == kCudaNotReady) return std::nullopt;
-    driver.check(result, "cuEventQuery");
+    device_->check(result, "cuEventQuery");
     return Status{};
   } catch (const CudaError& error) {
     return Status{Code::kInternal, error.what(), -1};

@@ -300,10 +300,20 @@ TEST(cuda_device, reports_the_end_of_a_copy) {
   const Status failed = *copy->poll();
   CHECK(failed.code == Code::kInternal);
   CHECK_EQ(failed.text,
-           "cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access); a "
-           "kernel or copy that the program has started before failed, perhaps long "
-           "before this call; set CUDA_LAUNCH_BLOCKING=1 to find it");
+           "cuEventQuery on CUDA device 0: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal "
+           "memory access); a kernel or copy that the program has started before "
+           "failed, perhaps long before this call; set CUDA_LAUNCH_BLOCKING=1 to find "
+           "it");
   CHECK_EQ(script.depth, 0);
+}
+
+TEST(cuda_device, names_the_rank_in_errors) {
+  const auto device = make_device();
+  device->name_rank(3);
+  script.failures["record"] = 700;
+  CHECK(error_of([&] {
+          device->point_behind(stream_of(kUser));
+        }).starts_with("cuEventRecord on CUDA device 0 of rank 3: CUDA_ERROR_"));
 }
 
 TEST(cuda_device, counts_a_copy_once_when_it_has_ended) {
@@ -355,7 +365,9 @@ TEST(cuda_device, refuses_the_capture_of_a_graph) {
   script.failures["is_capturing"] = 700;
   CHECK(error_of([&] {
           device->copy_to_host(values.address(), values.host, kDefaultStream);
-        }).starts_with("cuStreamIsCapturing: CUDA_ERROR_ILLEGAL_ADDRESS"));
+        })
+            .starts_with(
+                "cuStreamIsCapturing on CUDA device 0: CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
 TEST(cuda_device, releases_everything_after_an_error) {
