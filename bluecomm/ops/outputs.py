@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
-from bluecomm.runtime import Communicator
+from bluecomm.runtime import Communicator, current_communicator
 
 # One tensor for all rows, or one for the rows of each rank.
 Out = torch.Tensor | Sequence[torch.Tensor]
@@ -119,9 +119,10 @@ def _check_memory(
         )
     staging = staging_of(out)
     if not anywhere and staging is not staging_of(tensor):
+        rank = current_communicator().world.rank
         raise ValueError(
-            f"{operation}: out must be on {tensor.device}, as the tensor is, got one "
-            f"on {out.device}"
+            f"{operation} on rank {rank}: out must be on {tensor.device}, as the "
+            f"tensor is, got one on {out.device}; move it with .to() first"
         )
     is_reachable = out.is_cpu or staging is not None
     is_dense = is_reachable and out.layout is torch.strided

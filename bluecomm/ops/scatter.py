@@ -125,8 +125,9 @@ def _checked(tensors: Sequence[torch.Tensor] | None, comm: Communicator) -> Root
     for tensor, _ in parts:
         if staging_of(tensor) is not staging:
             raise ValueError(
-                "scatter: expected all tensors on one device, got some on "
-                f"{first.device} and on {tensor.device}; move them with .to() first"
+                f"scatter on rank {comm.world.rank}: expected all tensors on one "
+                f"device, got some on {first.device} and on {tensor.device}; move "
+                "them with .to() first"
             )
     if staging is not None:
         comm.world.check_usable()  # before a forked child asks for memory

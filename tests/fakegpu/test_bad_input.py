@@ -77,13 +77,15 @@ def mix_devices(x: torch.Tensor) -> tuple[dict[str, tuple[str, str]], Any]:
 @PATHS
 def test_a_result_on_another_device_is_refused_and_a_group_may_mix(path):
     environment = {"BLUECOMM_DEVICE_TRANSPORT": path}
-    for errors, (places, sums) in run_ranks_on_gpus(
+    found = run_ranks_on_gpus(
         RANKS, mix_devices, torch.ones(2), environment=environment
-    ):
+    )
+    for rank, (errors, (places, sums)) in enumerate(found):
         for kind, (error, text) in errors.items():
             assert error == "ValueError", (kind, text)
-            assert text.startswith(f"{kind}: out must be on "), text
+            assert text.startswith(f"{kind} on rank {rank}: out must be on "), text
             assert ", as the tensor is, got one on " in text
+            assert text.endswith("; move it with .to() first")
         # Each tensor of a group is a call of its own.
         assert places == [True, False]
         assert sums == [[2.0, 2.0], [2.0, 2.0]]

@@ -192,13 +192,15 @@ def refuse_what_cannot_be_staged() -> None:
     with pytest.raises(ValueError, match="expected a dense CPU, CUDA or MPS tensor"):
         bf.allreduce(torch.empty(3, device="meta"))
     tensor = on_device(torch.ones(3))
-    with pytest.raises(ValueError, match=r"out must be on mps:0, as the tensor is"):
+    with pytest.raises(
+        ValueError, match=rf"allgather on rank {bf.rank()}: out must be on mps:0, as"
+    ):
         bf.allgather(tensor, out=torch.empty(9))
     with pytest.raises(ValueError, match="win_create: expected a dense CPU, CUDA or"):
         bf.win_create(torch.empty(3, device="meta"), "w")
     error = ValueError if bf.rank() == 0 else bf.MismatchError
     parts = [tensor, tensor, torch.ones(3)]
-    with pytest.raises(error, match="scatter: expected all tensors on one device"):
+    with pytest.raises(error, match="scatter on rank 0: expected all tensors on one"):
         bf.scatter(parts if bf.rank() == 0 else None, 0)
     # The ranks are still in step.
     assert on_host(bf.allreduce(tensor)).tolist() == [1.0] * 3
