@@ -205,6 +205,9 @@ class LowRankGradients:
             # in the state forever, and a gradient that no rank has is not used.
             if flags[position] > 0 and math.isfinite(float(result.sum())):
                 self._keep(position, rights[position], result)
+        if (staging := self._bucket.staging) is not None:
+            # The stream of the hook has allocated them.
+            staging.keep_for_stream([*self._inputs.values()])
         self._inputs.clear()
         gradients.hand_out()
 

@@ -32,6 +32,7 @@ BY_MACHINES: Mapping[str, Any] = {"algorithm": "bytegrad", "hierarchical": True}
 PLACES: dict[str, tuple[Mapping[str, Any], list[int]]] = {
     "gradient_exchange": ({}, [0, 0]),
     "coded_gradients": ({"algorithm": "bytegrad"}, [0, 0]),
+    "low_rank_gradients": ({"algorithm": "powersgd", "start_step": 0}, [0, 0]),
     "gradient_states": ({"algorithm": "demo"}, [0, 0]),
     "machine_gradients": (BY_MACHINES, [0, 0, 1, 1]),
     "machines": (BY_MACHINES, [0, 0]),
