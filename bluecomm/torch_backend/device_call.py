@@ -16,13 +16,14 @@ from bluecomm.ops.nccl_call import NcclWork, send_through_nccl, uses_nccl
 from bluecomm.ops.nccl_choice import goes_through_nccl, nccl_work
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_messages import Messages
+from bluecomm.ops.overlaps import overlap
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime import parameters as make_parameters
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.torch_backend.device_messages import messages_of
 from bluecomm.torch_backend.staged import Destination
-from bluecomm.torch_backend.tensors import both, overlap, written_back
+from bluecomm.torch_backend.tensors import both, written_back
 
 # Kinds that move values without a reduction, to or from each rank.
 _OF_MESSAGES = frozenset({"allgather", "alltoall", "gather", "scatter"})

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from bluecomm.ops.overlaps import overlap
 from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
@@ -18,7 +19,6 @@ from bluecomm.torch_backend.tensors import (
     as_output,
     as_outputs,
     done,
-    overlap,
     written_back,
 )
 from bluecomm.torch_backend.work import GroupWork

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from bluecomm.ops.overlaps import overlap
 from bluecomm.ops.reduce_op import Average, Sum
 from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
@@ -26,7 +27,6 @@ from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
     both,
-    overlap,
     written_back,
 )
 from bluecomm.torch_backend.work import GroupWork

@@ -153,14 +153,6 @@ def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
             )
 
 
-def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two contiguous tensors share memory."""
-    (space, begin, end), (other, begin_of_other, end_of_other) = map(
-        location, (first, second)
-    )
-    return space == other and begin < end_of_other and begin_of_other < end
-
-
 def _check_served(tensor: torch.Tensor, operation: str) -> None:
     if not tensor.is_cpu and staging_of(tensor) is None:
         device = tensor.device.type

@@ -32,6 +32,29 @@ def record(stream):
     return event
 
 
+def test_inference_tensors_are_on_the_device(memory):
+    with torch.inference_mode():
+        x = torch.arange(12.0).view(3, 4)
+        y = x.t().contiguous().reshape(-1) + 1
+        assert y.is_inference()
+    z = x.t().contiguous()  # autograd does not take it apart
+    assert memory.holds(y)
+    assert memory.holds(z)
+    assert y[:3].tolist() == [1, 5, 9]
+    assert z[0].tolist() == [0, 4, 8]
+
+
+def test_copies_over_their_own_source_are_refused(memory):
+    x = torch.arange(6)
+    with pytest.raises(RuntimeError, match="input tensor and the written-to tensor"):
+        x[1:].copy_(x[:-1])
+    with pytest.raises(RuntimeError, match="more than one element"):
+        x[:1].expand(3).copy_(x[3:])
+    x[:3].copy_(x[:3])
+    x[:3].copy_(x[3:])
+    assert x.tolist() == [3, 4, 5, 3, 4, 5]
+
+
 def test_operations_give_what_they_give_on_the_host(memory):
     x = torch.arange(12, dtype=torch.float32).view(3, 4)
     assert memory.holds(x)

@@ -8,6 +8,7 @@ forgets to order this stream after another one reads what the other one has not 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,11 @@ from tests.support.fakegpu.callers import (
 )
 from tests.support.fakegpu.other_groups import await_works, with_values
 from tests.support.fakegpu.tensors import PLACED, DeviceMemory, is_composed
-from tests.support.fakegpu.torch_calls import checked_for_sparse, move_gradients
+from tests.support.fakegpu.torch_calls import (
+    check_copy,
+    checked_for_sparse,
+    move_gradients,
+)
 
 _SPARSE_OF_PARTS = "aten::_sparse_coo_tensor_with_dims_and_tensors"
 # These share their argument's memory, although their schemas do not say so, or read
@@ -82,6 +87,10 @@ class _Kernels(TorchDispatchMode):
             return NotImplemented
         if function._schema.name.startswith(_COMPOSED):
             return self._run_parts(function, args, kwargs)
+        if _is_composite(function):
+            # Of an inference tensor; of others autograd would have taken it apart.
+            with self:
+                return function.decompose(*args, **kwargs)
         memory = self._memory
         label = str(function)
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -101,6 +110,8 @@ class _Kernels(TorchDispatchMode):
         if not copies or _is_view(function):
             return function(*args, **kwargs)
         self._note_wait(function, label, args, kwargs)
+        if function._schema.name == "aten::copy_":
+            check_copy(*args[:2])
         for key, (tensor, _) in copies.items():
             copies[key] = (tensor, memory.read(tensor, label))
         if function._schema.name in _READS:
@@ -277,6 +288,15 @@ def kernels(
 def are_kernels() -> bool:
     """Return whether torch operations of this thread run under ``kernels``."""
     return _get_current_dispatch_mode() is not None
+
+
+@functools.cache
+def _is_composite(function: Any) -> bool:
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(
+            function.name(), "CompositeImplicitAutograd"
+        )
+    )
 
 
 def _is_view(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Calls of torch that read the fake's memory, or copy gradients, in its C++ code."""
+"""What torch does with the fake's tensors in its C++ code: checks, and gradients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from bluecomm.ops.overlaps import overlap
+from bluecomm.ops.tensor import location
 from tests.support.fakegpu.tensors import DeviceMemory
 
 _SPARSE_PARAMETERS = ("indices", "values", "size")
@@ -35,6 +37,30 @@ def checked_for_sparse(
     }
     shape = torch.sparse_coo_tensor(**seen).shape
     return {**given, "size": shape, "check_invariants": False}
+
+
+def check_copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Raise what torch does if it could not copy a tensor, since memory overlaps.
+
+    Raises:
+        RuntimeError: Elements of the target share memory with each other, or the target
+            with other elements of the source.
+    """
+    if target.layout != torch.strided or source.layout != torch.strided:
+        return
+    # The other answers are no, and that the question is too hard.
+    if torch._debug_has_internal_overlap(target) == 1:
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor "
+            "refers to a single memory location. Please clone() the tensor"
+        )
+    are_dense = target.is_contiguous() and source.is_contiguous()
+    are_same = location(target) == location(source)
+    if are_dense and not are_same and overlap(target, source):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the "
+            "written-to tensor refer to a single memory location. Please clone()"
+        )
 
 
 def move_gradients(
