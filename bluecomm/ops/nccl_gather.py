@@ -17,6 +17,7 @@ from bfrun.wording import format_ranks
 from bluecomm.device.staging import Staging
 from bluecomm.errors import MismatchError, PeerLostError
 from bluecomm.ops.nccl_call import limit_of, make_nccl_call, uses_nccl
+from bluecomm.ops.overlaps import apart_from
 from bluecomm.ops.refusal import refuse, refuse_start
 from bluecomm.ops.tensor import span
 from bluecomm.ops.time_budget import TimeBudget
@@ -246,12 +247,15 @@ class NcclGather:
         copies: Sequence[torch.Tensor] = ()
         if given:
             self._check_given(name, rows)
+        source = self._source
         if len(given) == 1:
             result = given[0]
+            if not self._is_in_place(result, rows):
+                source = apart_from(result, source)
         else:
             result, copies = self._staging.empty(shape, self._source.dtype), given
         work = RowExchange(
-            self._source,
+            source,
             self._sent,
             result,
             senders,
@@ -276,6 +280,13 @@ class NcclGather:
         call.timeout_s = timeout_s
         call.parameters = self._parameters
         return call
+
+    def _is_in_place(self, result: torch.Tensor, rows: Sequence[int]) -> bool:
+        """Return whether NCCL can gather rows that lie at their place in the result."""
+        if self._kind != "allgather" or len(set(rows)) > 1:
+            return False
+        own = result.narrow(0, self._comm.rank * rows[0], rows[0])
+        return own.data_ptr() == self._source.data_ptr()
 
     def _senders_left(self) -> list[int]:
         """Return the members that have told their numbers of rows to this rank."""

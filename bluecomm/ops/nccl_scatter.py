@@ -18,6 +18,7 @@ from bluecomm.device.staging import Staging
 from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.nccl_call import make_nccl_call
 from bluecomm.ops.nccl_messages import Messages
+from bluecomm.ops.overlaps import apart_from
 from bluecomm.ops.own_device import own_device
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.scattered_parts import RootParts, type_and_shape, words_of
@@ -143,6 +144,8 @@ class NcclScatter:
             nbytes, work = part.nbytes, Messages(comm.rank, (), [(self._root, part)])
         else:
             part = parts.tensors[self._root]
+            if out is not None and staging_of(out) is staging:
+                part = apart_from(out, part)
             others = [one for one in enumerate(parts.tensors) if one[0] != self._root]
             nbytes = sum(tensor.nbytes for tensor in parts.tensors)
             work = Messages(comm.rank, others, ())

@@ -22,8 +22,9 @@ from bluecomm.ops.nccl_gather import NcclGather, gathers_through_nccl
 from bluecomm.ops.nccl_several import steps_of
 from bluecomm.ops.nccl_steps import NcclSteps
 from bluecomm.ops.outputs import Out, stacked_outputs, written
+from bluecomm.ops.overlaps import apart_from
 from bluecomm.ops.refusal import refuse_start
-from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
+from bluecomm.ops.tensor import as_input, location, new_output, refuse_scalar, span
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call
 
@@ -55,8 +56,9 @@ def start(
 
     In place, the result is written to ``tensor`` itself (a tensor that is not
     contiguous is copied on the way in and out). Otherwise it is written to ``output``,
-    which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
-    no ``output``. A tensor on a device goes through NCCL, or to the host and back.
+    which is contiguous and like ``tensor``, or to new memory if there is no ``output``.
+    A tensor on a device goes through NCCL, or to the host and back; ``output`` may then
+    overlap it.
 
     If ``tensor`` requires grad, so does the result, and ``adjoint`` makes the gradient.
 
@@ -88,6 +90,8 @@ def start(
                 result, end = _on_device(
                     staging, source, target, rows, may_overwrite=not is_kept
                 )
+                if comm.is_repeated or location(source) != location(result):
+                    source = apart_from(result, source)
                 operation = DeviceOperation(
                     comm, staging, kind, dtype, source, result, parameters
                 )
@@ -294,7 +298,7 @@ def _on_device(
     Args:
         staging: Staging of the device.
         source: Contiguous input.
-        target: As in ``_staged_call``; the input itself, or apart from it.
+        target: As in ``_staged_call``.
         rows: As in ``start``.
         may_overwrite: Whether the memory may be that of ``target``. It may not if
             ``target`` is the input of a call that may be repeated.
