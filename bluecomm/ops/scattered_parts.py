@@ -69,7 +69,8 @@ def pack(parts: RootParts) -> tuple[torch.Tensor, list[int]]:
         body = start + len(head)
         packed[start:body] = head
         if tensor.nbytes:
-            values = tensor.reshape(-1).view(torch.uint8)
+            # A contiguous tensor of one element may have any stride.
+            values = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
             packed[body : body + tensor.nbytes] = values
         start += length
     return packed, lengths

@@ -45,7 +45,9 @@ def _digest(state: Mapping[str, Any]) -> str:
     for name, value in sorted(state.items()):
         if isinstance(value, torch.Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            values = value.detach().contiguous().flatten().view(torch.uint8)
+            # A contiguous tensor of one element may have any stride.
+            flat = value.detach().contiguous().as_strided((value.numel(),), (1,))
+            values = flat.view(torch.uint8)
             digest.update(values.numpy().data)
     return digest.hexdigest()
 

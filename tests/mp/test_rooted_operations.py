@@ -59,6 +59,8 @@ def scatter_all() -> None:
     scalar = bf.scatter([torch.tensor(4.0)] * size if rank == 0 else None, 0)
     assert scalar.shape == ()
     assert scalar == 4
+    expanded = torch.tensor(4.0).expand(1)  # its stride is 0
+    assert bf.scatter([expanded] * size if rank == 0 else None, 0).tolist() == [4]
 
 
 def uneven_reducescatter() -> None:

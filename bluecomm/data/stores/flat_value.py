@@ -92,8 +92,9 @@ def _encode(value: Any, buffers: list[Any], allow_pickle: bool) -> Any:
         buffers.append(value)
         return ["b", len(value)]
     if kind is torch.Tensor and _is_plain(value):
-        flat = value.contiguous().reshape(-1).view(torch.uint8)
-        buffers.append(flat.numpy())
+        # A contiguous tensor of one element may have any stride.
+        flat = value.contiguous().as_strided((value.numel(),), (1,))
+        buffers.append(flat.view(torch.uint8).numpy())
         return ["t", str(value.dtype), list(value.shape)]
     if kind is np.ndarray and value.dtype.kind in "biufcmMSU":
         buffers.append(np.array(value, order="C").reshape(-1).view(np.uint8))

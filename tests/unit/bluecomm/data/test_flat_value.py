@@ -42,6 +42,7 @@ PLAIN = [
     *((), [], {}, (1, [2, {"a": b"x", "": (None,)}])),
     *(torch.arange(5), torch.tensor(3.0), torch.empty(0, 3), torch.zeros(2, 0).bool()),
     torch.arange(12).view(3, 4).t(),
+    torch.tensor(3.0).expand(1),  # its stride is 0
     *(torch.ones(3, dtype=dtype) for dtype in (torch.bfloat16, torch.complex64)),
     *(np.arange(6).reshape(2, 3).T, np.array(2.5, ">f4"), np.empty((0, 2), "i2")),
     *(

@@ -22,6 +22,7 @@ MODEL = {
     "weight": torch.arange(6.0).reshape(2, 3).t(),
     "half": torch.ones(2, dtype=torch.bfloat16),
     "count": torch.tensor(3),
+    "expanded": torch.tensor(3.0).expand(1),  # its stride is 0
     "more": "words",
 }
 
