@@ -65,6 +65,35 @@ def test_without_a_gpu_no_check_passes(tmp_path):
     assert f"0 PASS, 0 FAIL, {len(lines)} NOT RUN" in done.stdout
 
 
+# Runs a check in an interpreter without the packages that only the launcher needs.
+FIRST_CALL = """
+from pathlib import Path
+from tests.gpu import __main__, one, program
+from tests.gpu.core import CHECKS
+from tests.gpu.job import Job, cases_of
+from tests.support.fakegpu.ranks import run_ranks_on_gpus
+for name in "nccl_operations", "operations", "optimizers", "windows", "nccl_survival":
+    cases_of(f"tests.fakegpu.test_{name}")
+job = Job(run_ranks_on_gpus, is_real=False, folder=Path())
+print(CHECKS["first call, nccl"].run(job))
+"""
+
+
+def test_checks_need_no_package_of_the_launcher(tmp_path):
+    (tmp_path / "paramiko.py").write_text("raise ImportError('paramiko')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("an allreduce of two ranks is right\n")
+
+
 ON_HOST = "tests.support.pair_on_host"
 
 
