@@ -145,8 +145,8 @@ def test_use_after_free_and_a_free_too_early_are_reported(device):
     )
     with pytest.raises(CudaError):
         device.fill(memory, 2, SMALL, stream)
-    # The first write may come after the memory was freed, which is reported, too; without
-    # the wait, the next test could get that report.
+    # The first write may come after the memory was freed, which is reported, too.
+    # Without the wait, the next test could get that report.
     call("cuStreamSynchronize", stream)
     assert "use after free by cuMemFree" in "\n".join(device.violations()[1:])
     with pytest.raises(CudaError):
