@@ -96,7 +96,7 @@ def beside_torch(job: Job, operation: str) -> str:
     return "\n".join(lines)
 
 
-def combine(count: int, rounds: int, peers: int) -> float:
+def combine(count: int, rounds: int, peers: int, dtype: torch.dtype) -> float:
     """Return the bandwidth of the weighted sum, relative to that of a copy.
 
     Each tensor counts once, as read or written: ``peers + 2`` tensors, and 2 in a copy.
@@ -109,7 +109,7 @@ def combine(count: int, rounds: int, peers: int) -> float:
         sources=[(peer, 0.5 / peers) for peer in range(peers)],
         destinations=[],
     )
-    own, result = torch.ones(count), torch.zeros(count)
+    own, result = torch.ones(count, dtype=dtype), torch.zeros(count, dtype=dtype)
     exchange = NcclExchange(staging, own, result, weights)
     exchange.complete(())
     assert result[:1].tolist() == [0.5]
@@ -120,11 +120,12 @@ def combine(count: int, rounds: int, peers: int) -> float:
     return (peers + 2) / times["combine"] / (2 / times["copy"])
 
 
-def combining(job: Job, peers: int) -> str:
+def combining(job: Job, peers: int, dtype: torch.dtype = torch.float32) -> str:
     """Compare with the bandwidth of a copy on the same GPU."""
-    arguments = (1 << 26, ROUNDS, peers) if job.is_real else (64, 1, peers)
-    [share] = job.run_ranks(1, combine, *arguments)
-    return job.judge(share, 0.7, f"combining {peers} + 1 tensors beside a copy", "x")
+    arguments = (1 << 26, ROUNDS) if job.is_real else (64, 1)
+    [share] = job.run_ranks(1, combine, *arguments, peers, dtype)
+    what = f"combining {peers} + 1 tensors of {dtype} beside a copy"
+    return job.judge(share, 0.7, what, "x")
 
 
 def resnet() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -175,5 +176,8 @@ CHECKS = {
     ),
     "combining, 1 neighbor": Check(lambda job: combining(job, 1)),
     "combining, 3 neighbors": Check(lambda job: combining(job, 3)),
+    "combining, 3 neighbors, bfloat16": Check(
+        lambda job: combining(job, 3, torch.bfloat16)
+    ),
     "overhead on resnet50": Check(overhead),
 }
