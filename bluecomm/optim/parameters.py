@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.refusal import refusing
+from bluecomm.ops.tensor import is_dense, location
 from bluecomm.ops.unfit_calls import first, refuse_unfit_calls
 from bluecomm.optim import ownership
 from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
@@ -34,8 +35,9 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite tensors with the root's, in place: ``x_i <- x_root``.
 
-    Collective. The ranks compare names, shapes and types first. Local parameters and
-    buffers (``mark_local``) are left out. A state dict has their marks only once the
+    Collective. The ranks compare names, shapes and types first, and which tensors share
+    their memory (tied weights), which is written once. Local parameters and buffers
+    (``mark_local``) are left out. A state dict has their marks only once the
     optimizer is distributed, so pass the model if it has any.
 
     Args:
@@ -55,8 +57,8 @@ def broadcast_parameters(
     comm = current_communicator(process_set)
     if comm.is_joining:
         return  # it takes over the state of another rank later
-    tensors = _writable(comm, "broadcast_parameters", params)
-    _check_equal(comm, "broadcast_parameters", tensors, {"root_rank": str(root_rank)})
+    facts = {"root_rank": str(root_rank)}
+    tensors = _writable(comm, "broadcast_parameters", params, facts)
     wait_all(
         [
             broadcast_nonblocking_(
@@ -87,8 +89,7 @@ def allreduce_parameters(
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
-    tensors = _writable(comm, "allreduce_parameters", params)
-    _check_equal(comm, "allreduce_parameters", tensors, {})
+    tensors = _writable(comm, "allreduce_parameters", params, {})
     wait_all(
         [
             allreduce_nonblocking_(
@@ -101,29 +102,50 @@ def allreduce_parameters(
 
 
 def _writable(
-    comm: Communicator, operation: str, params: Parameters
+    comm: Communicator, operation: str, params: Parameters, facts: dict[str, str]
 ) -> list[tuple[str, torch.Tensor]]:
-    """Return names and tensors with final values, sorted by name, to overwrite."""
+    """Return names and tensors with final values, sorted by name, to overwrite.
+
+    Of tensors with the same memory, such as tied weights in a state dict, only the
+    first is returned.
+
+    Args:
+        comm: Members, which compare names, shapes, types and what shares memory.
+        operation: The operation, for error texts.
+        params: As in ``broadcast_parameters``.
+        facts: What else must be equal.
+
+    Raises:
+        MismatchError: The ranks' tensors or facts differ.
+    """
     with refusing(comm, operation, None, FIRST_OPERATION):
         given = named(operation, params)
     tensors = [(name, origin_of(tensor)) for name, tensor in given]
     tensors = [(name, tensor) for name, tensor in tensors if not is_local(tensor)]
     ownership.settle((tensor for _, tensor in tensors), for_writing=True)
-    # Autograd must not see parameters change.
-    values = [(name, tensor.detach()) for name, tensor in tensors]
-    return sorted(values, key=lambda entry: entry[0])
+    names: dict[object, str] = {}
+    facts, written = {**facts}, []
+    for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
+        owner = names.setdefault(_memory_of(tensor) or name, name)
+        facts[repr(name)] = kind_of(tensor)
+        if owner == name:
+            # Autograd must not see parameters change.
+            written.append((name, tensor.detach()))
+        else:
+            facts[repr(name)] += f" in the memory of {owner!r}"
+    check_agreement(
+        comm, operation, facts, _REMEDY, name=comm.name_for(operation, None)
+    )
+    return written
 
 
-def _check_equal(
-    comm: Communicator,
-    operation: str,
-    tensors: Sequence[tuple[str, torch.Tensor]],
-    facts: dict[str, str],
-) -> None:
-    """Raise on all ranks unless they have the same names, shapes and types."""
-    facts = {**facts, **{repr(name): kind_of(tensor) for name, tensor in tensors}}
-    name = comm.name_for(operation, None)
-    check_agreement(comm, operation, facts, _REMEDY, name=name)
+def _memory_of(tensor: torch.Tensor) -> object:
+    """Return what tensors of the same bytes have in common; ``None`` for no bytes."""
+    if not tensor.numel() or tensor.layout is not torch.strided:
+        return None
+    if is_dense(tensor):
+        return (*location(tensor), tensor.dtype)
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:

@@ -108,6 +108,27 @@ def test_allreduce_parameters(which):
         )
 
 
+def average_tied(operation):
+    """Return a weight that has three names, and the error of a rank that unties it."""
+    rank = bf.rank()
+    # Long enough that the averages of two names would run at the same time.
+    weight = torch.full((1 << 20,), float(rank))
+    tied = {"a": weight, "b": weight, "c": weight.view(1024, 1024).t()}
+    operation(tied)
+    if rank == 1:
+        tied["b"] = weight.clone()
+    with pytest.raises(bf.MismatchError, match="in the memory of 'a'"):
+        operation(tied)
+    return weight
+
+
+@pytest.mark.parametrize("operation", ["allreduce_parameters", "broadcast_parameters"])
+def test_tied_weights_are_written_once(operation):
+    value = {"allreduce_parameters": 1.0, "broadcast_parameters": 0.0}[operation]
+    for weight in run_ranks(RANKS, average_tied, getattr(bf, operation)):
+        assert weight.unique().tolist() == [value]
+
+
 def average_each_way(average_buffers):
     model = make_normed(bf.rank())
     own = copy.deepcopy(model.state_dict())
