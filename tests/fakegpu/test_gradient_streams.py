@@ -22,14 +22,21 @@ from bluecomm.device.point import wait_on_host
 from bluecomm.device.staging import HostCopy
 from bluecomm.optim.buckets.gradient_views import GradientViews
 from bluecomm.optim.hooks.backward import queue_callback
+from tests.support.fakegpu.device import call, made
 from tests.support.fakegpu.library import load
+from tests.support.fakegpu.optimizer_cases import COMMON, OTHERS
 from tests.support.fakegpu.ranks import (
     place,
     run_on_gpu,
     run_ranks_on_gpus,
     this_memory,
 )
-from tests.support.fakegpu.training import distribute, make_batches, train_scaled
+from tests.support.fakegpu.training import (
+    STEPS,
+    distribute,
+    make_batches,
+    train_scaled,
+)
 from tests.support.fakegpu.transports import NCCL, STAGED
 from tests.support.ranks import run_ranks
 
@@ -69,50 +76,74 @@ def without_wait(skipped: str | None, found: set[str]) -> Iterator[None]:
         yield
 
 
+class FromTwoStreams:
+    """A model of two parameters, whose gradients come from streams of their own."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._memory = this_memory()
+        parameters = [nn.Parameter(torch.ones(8, 8)) for _ in range(2)]
+        self._model = place(nn.ParameterList(parameters))
+        self._optimizer = distribute(self._model, options)
+        self._memory.synchronize()
+        self._values = torch.full((8, 8), 2.0, device="cpu")
+        self._streams: list[int] = []
+        self._kept: list[object] = []  # memory that the program may not give back yet
+        for parameter in self._model:
+            parameter.register_hook(self._on_new_stream)
+
+    def step(self) -> None:
+        """Take a step."""
+        self._kept += [parameter.grad for parameter in self._model]
+        self._optimizer.zero_grad()
+        (self._model[0] * self._model[1]).sum().backward()
+        self._optimizer.step()
+        self._optimizer.synchronize()
+
+    def violations(self) -> list[str]:
+        """Return the violations up to now, and begin again."""
+        self._memory.current_stream = 0
+        call("cuCtxSynchronize")
+        found = load().violations()
+        load().reset()
+        return found
+
+    def _on_new_stream(self, _: torch.Tensor) -> torch.Tensor:
+        if not self._streams:
+            queue_callback(self._to_default_stream)
+        stream = self._memory.new_stream()
+        self._lead(0, stream)
+        self._streams.append(stream)
+        self._memory.current_stream = stream
+        gradient: torch.Tensor = self._memory.upload(self._values)
+        return gradient
+
+    def _to_default_stream(self) -> None:
+        """Do what torch does at the end of a backward pass."""
+        for stream in self._streams:
+            self._lead(stream, 0)
+        self._streams.clear()
+        self._memory.current_stream = 0
+
+    def _lead(self, first: int, second: int) -> None:
+        """Make later work of the second stream wait for that of the first."""
+        with self._memory.on_stream(first):
+            event = made("cuEventCreate", 0)
+            call("cuEventRecord", event, self._memory.stream)
+        with self._memory.on_stream(second):
+            call("cuStreamWaitEvent", self._memory.stream, event, 0)
+
+
 def step_from_two_streams(
     options: Mapping[str, Any], skipped: str | None
 ) -> tuple[set[str], list[str]]:
-    """Take a step whose gradients come from two streams.
-
-    Returns:
-        The places of waits, and the violations.
-    """
-    memory = this_memory()
-    assert memory is not None
-    tensors = [nn.Parameter(torch.ones(8, 8)) for _ in range(2)]
-    model = place(nn.ParameterList(tensors))
-    optimizer = distribute(model, options)
-    memory.synchronize()
-
-    streams: list[int] = []
-
-    def on_new_stream(_: torch.Tensor) -> torch.Tensor:
-        if not streams:
-            queue_callback(to_default_stream)
-        streams.append(memory.new_stream())
-        memory.current_stream = streams[-1]
-        return torch.full((8, 8), 2.0)
-
-    def to_default_stream() -> None:
-        """Do what torch does at the end of a backward pass."""
-        for stream in streams:
-            with memory.on_stream(stream):
-                memory.lead_default_stream()
-        memory.current_stream = 0
-
-    for parameter in model:
-        parameter.register_hook(on_new_stream)
+    """Return the modules that wait in a step, and the violations."""
+    training = FromTwoStreams(options)
     found: set[str] = set()
     # The fake refuses a read that races, and then a rank refuses the exchange.
     racing = contextlib.suppress(*([] if skipped is None else [Exception]))
     with without_wait(skipped, found), racing:
-        (model[0] * model[1]).sum().backward()
-        optimizer.step()
-        optimizer.synchronize()
-    memory.synchronize()
-    violations = load().violations()
-    load().reset()
-    return found, violations
+        training.step()
+    return found, training.violations()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -131,6 +162,27 @@ def test_each_wait_is_needed(place):
         assert violations == []
     for _, violations in take_step(place):
         assert any("race" in text for text in violations)
+
+
+def train_from_two_streams(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the violations of a training with each algorithm."""
+    found = {}
+    for name, options in cases.items():
+        training = FromTwoStreams(options)
+        for _ in range(STEPS):
+            training.step()
+        found[name] = training.violations()
+        del training
+    return found
+
+
+@pytest.mark.parametrize("path", [NCCL, STAGED])
+def test_each_algorithm_takes_gradients_of_several_streams(path):
+    """No memory is read too early, or reused too early on the stream of a hook."""
+    cases = {**COMMON, **OTHERS}
+    for found in run_ranks_on_gpus(2, train_from_two_streams, cases, environment=path):
+        assert [*found] == [*cases]
+        assert not any(found.values()), found
 
 
 CODED: dict[str, Mapping[str, Any]] = {"bytegrad": {"algorithm": "bytegrad"}}
