@@ -16,7 +16,7 @@ from bluecomm.ops.nccl_call import NcclWork, send_through_nccl, uses_nccl
 from bluecomm.ops.nccl_choice import goes_through_nccl, nccl_work
 from bluecomm.ops.nccl_gather import RowExchange
 from bluecomm.ops.nccl_messages import Messages
-from bluecomm.ops.overlaps import overlap
+from bluecomm.ops.overlaps import apart_from, overlap
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime import parameters as make_parameters
@@ -135,10 +135,11 @@ def device_call(
             assert source is not None
             assert not isinstance(destination, torch.Tensor | None)
             return _allgather(comm, staging, facts, source, destination, finish)
+        tensors = source, destination
+        source = _apart(source, destination)
         work: NcclWork = messages_of(
             *(kind, comm.rank, comm.size, source, destination, parts, parameters)
         )
-        tensors = source, destination
         return _divided(DeviceCall(comm, staging, facts, tensors, work, finish))
     if source is None or parameters is None:
         return None
@@ -242,10 +243,11 @@ def _allgather(
     else:
         # Ranks compare the number of dimensions, and all but the first.
         facts = facts._replace(shape=(count, 1, 1))
-        work = messages_of(
-            *(facts.kind, comm.rank, comm.size, source, parts, None, None)
-        )
         tensors = source, parts
+        work = messages_of(
+            *(facts.kind, comm.rank, comm.size, _apart(source, parts), parts),
+            *(None, None),
+        )
         return _divided(DeviceCall(comm, staging, facts, tensors, work, finish))
     work_of_rows = RowExchange(
         flat,
@@ -259,6 +261,18 @@ def _allgather(
     facts = facts._replace(shape=(1, count))
     tensors = source, parts
     return _divided(DeviceCall(comm, staging, facts, tensors, work_of_rows, finish))
+
+
+def _apart(
+    source: torch.Tensor | None, destination: Destination
+) -> torch.Tensor | None:
+    """Return the input of an exchange: a copy if it overlaps the result."""
+    if source is None or destination is None:
+        return source
+    results = [destination] if isinstance(destination, torch.Tensor) else destination
+    for result in results:
+        source = apart_from(result, source)
+    return source
 
 
 def _divided(call: DeviceCall) -> DeviceCall:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
 
 import bluecomm as bf
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
+from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
 RANKS = 3
@@ -62,3 +66,39 @@ def test_a_result_may_overlap_the_input(path, seed):
     ):
         for call, (over, alone) in found.items():
             torch.testing.assert_close(over, alone, msg=f"{call}: {over} {alone}")
+
+
+def overlapping_calls_of_a_group(folder: Path) -> list[list[torch.Tensor]]:
+    """Return results of calls of torch over the input, and those in other memory."""
+    with torch_world(folder, RANKS) as rank:
+        found = []
+        for lengths in ([4, 4, 4], [1, 3, 4]):
+            begin, total = sum(lengths[:rank]), sum(lengths)
+            for first in (begin, 2):  # the part of this rank, or another one
+                x = torch.arange(12.0) * (rank + 1)
+                y = x.clone()
+                mine = x[first : first + lengths[rank]]
+                alone = [torch.zeros(length) for length in lengths]
+                dist.all_gather(alone, mine)
+                dist.all_gather(
+                    list(y[:total].split(lengths)), y[first : first + len(mine)]
+                )
+                found.append([y[:total], torch.cat(alone)])
+                parts = list(x[:total].split(lengths)) if rank == 1 else None
+                dist.gather(mine, parts, 1)
+                if rank == 1:
+                    found.append([x[:total], torch.cat(alone)])
+        return found
+
+
+def test_results_of_groups_may_overlap_the_input(tmp_path, seed):
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": "nccl"}
+    for results in run_ranks_on_gpus(
+        RANKS,
+        overlapping_calls_of_a_group,
+        tmp_path,
+        seed=seed,
+        environment=environment,
+    ):
+        for over, alone in results:
+            torch.testing.assert_close(over, alone)
