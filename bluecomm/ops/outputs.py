@@ -10,6 +10,7 @@ from torch.autograd.graph import increment_version
 
 from bluecomm.device.staging_table import staging_of
 from bluecomm.ops.autograd.nodes import is_tracked
+from bluecomm.ops.overlaps import any_overlap
 from bluecomm.runtime import Communicator, current_communicator
 
 # One tensor for all rows, or one for the rows of each rank.
@@ -145,7 +146,8 @@ def stacked_outputs(
 
     Raises:
         TypeError: As in ``check_out``.
-        ValueError: As in ``check_out``, or ``out`` is not one tensor per rank.
+        ValueError: As in ``check_out``, or ``out`` is not one tensor per rank, or two
+            of them share memory.
     """
     row_shape = tensor.shape[1:]
     if isinstance(out, torch.Tensor):
@@ -156,7 +158,14 @@ def stacked_outputs(
             f"{operation}: out must be one tensor, or one for each of {size} ranks, "
             f"got {got}"
         )
-    return [check_out(operation, tensor, one, row_shape) for one in out]
+    outputs = [check_out(operation, tensor, one, row_shape) for one in out]
+    # The engine checks those of the host.
+    if staging_of(tensor) is not None and any_overlap(outputs):
+        raise ValueError(
+            f"{operation}: expected outputs that do not overlap, got two that share "
+            "memory"
+        )
+    return outputs
 
 
 def written(out: Any) -> Any:

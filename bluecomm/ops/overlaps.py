@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import torch
 
 from bluecomm.ops.tensor import location
@@ -13,6 +16,15 @@ def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
         location, (first, second)
     )
     return space == other and begin < end_of_other and begin_of_other < end
+
+
+def any_overlap(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether two of several contiguous tensors share memory."""
+    locations = sorted(location(tensor) for tensor in tensors if tensor.nbytes)
+    return any(
+        space == other and begin < end
+        for (space, _, end), (other, begin, _) in itertools.pairwise(locations)
+    )
 
 
 def apart_from(result: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

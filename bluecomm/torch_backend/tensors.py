@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import torch
 
 from bluecomm.device.staging_table import staging_of
-from bluecomm.ops.tensor import is_dense, location, span
+from bluecomm.ops.overlaps import any_overlap
+from bluecomm.ops.tensor import is_dense, span
 from bluecomm.runtime.call import Span
 
 
@@ -140,17 +140,11 @@ def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
     Raises:
         ValueError: The outputs overlap.
     """
-    locations = sorted(
-        location(tensor)
-        for tensor in outputs
-        if tensor.nbytes and tensor.is_contiguous()
-    )
-    for (space, _, end), (other, begin, _) in itertools.pairwise(locations):
-        if space == other and begin < end:
-            raise ValueError(
-                f"{operation}: the output tensors must not overlap, because each "
-                "receives other values; pass tensors with memory of their own"
-            )
+    if any_overlap(tensor for tensor in outputs if tensor.is_contiguous()):
+        raise ValueError(
+            f"{operation}: the output tensors must not overlap, because each receives "
+            "other values; pass tensors with memory of their own"
+        )
 
 
 def _check_served(tensor: torch.Tensor, operation: str) -> None:

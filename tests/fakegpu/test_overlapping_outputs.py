@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 
 import bluecomm as bf
+from tests.support.errors import error_text
 from tests.support.fakegpu.ranks import run_ranks_on_gpus
 from tests.support.torch_world import torch_world
 
 pytestmark = pytest.mark.mp
 RANKS = 3
+PATHS = pytest.mark.parametrize("path", ["nccl", "staged"])
 # First row and behind the last one of each rank, in order of rank.
 UNEVEN = [(0, 6), (6, 9), (9, 11)]
 
@@ -58,7 +60,7 @@ def overlapping_calls() -> dict[str, list[torch.Tensor]]:
     }
 
 
-@pytest.mark.parametrize("path", ["nccl", "staged"])
+@PATHS
 def test_a_result_may_overlap_the_input(path, seed):
     environment = {"BLUECOMM_DEVICE_TRANSPORT": path}
     for found in run_ranks_on_gpus(
@@ -66,6 +68,24 @@ def test_a_result_may_overlap_the_input(path, seed):
     ):
         for call, (over, alone) in found.items():
             torch.testing.assert_close(over, alone, msg=f"{call}: {over} {alone}")
+
+
+def give_outputs_that_overlap() -> tuple[str, list[float]]:
+    """Return the error of a call, and the result of the next one."""
+    memory, x = torch.zeros(8), torch.ones(2)
+    outputs = [memory[i : i + 2] for i in (0, 1, 4)]
+    text = error_text(lambda: bf.allgather(x, out=outputs))
+    return text, bf.allreduce(x, op=bf.Sum).tolist()
+
+
+@PATHS
+def test_outputs_that_overlap_each_other_are_refused(path):
+    environment = {"BLUECOMM_DEVICE_TRANSPORT": path}
+    for text, total in run_ranks_on_gpus(
+        RANKS, give_outputs_that_overlap, environment=environment
+    ):
+        assert text.startswith("ValueError: allgather: expected outputs that do not")
+        assert total == [3, 3]
 
 
 def overlapping_calls_of_a_group(folder: Path) -> list[list[torch.Tensor]]:
