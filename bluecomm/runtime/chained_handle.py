@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.completions import Callback
 from bluecomm.runtime.handle import DoneHandle, Handle, Result, can_be_waited_for
 
@@ -156,9 +155,8 @@ class ChainedHandle(Handle[Result]):
         try:
             result = self._current.wait(timeout_s)
         except Exception as error:
-            timed_out = isinstance(error, CommunicationTimeout)
-            if timed_out and can_be_waited_for(self._current):
-                raise
+            if can_be_waited_for(self._current):
+                raise  # the limit has passed, or a signal handler has raised
             self._fail(error)
             return
         try:

@@ -314,11 +314,9 @@ class GroupHandle(Handle[list[Result]]):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 self._outcomes.append(member.wait(left))
-            except CommunicationTimeout as error:
-                if can_be_waited_for(member):
-                    raise
-                self._outcomes.append(error)
             except Exception as error:
+                if can_be_waited_for(member):
+                    raise  # the limit has passed, or a signal handler has raised
                 self._outcomes.append(error)
         outcomes, self._outcomes = self._outcomes, []
         for outcome in outcomes:
@@ -361,7 +359,7 @@ def abandon_all(handles: Iterable[Handle[Any]], why: str) -> None:
 
 
 def can_be_waited_for(handle: Handle[Any]) -> bool:
-    """Return whether a wait has only timed out, and may be repeated."""
+    """Return whether a wait has only been cut short, and may be repeated."""
     try:
         handle.done()
     except ValueError:  # the operation has failed

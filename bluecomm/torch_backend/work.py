@@ -18,6 +18,7 @@ from bluecomm.device.staging_table import staging_of
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
 from bluecomm.runtime.completions import let_others_run
+from bluecomm.runtime.handle import can_be_waited_for
 from bluecomm.torch_backend.compat import hold, release
 from bluecomm.torch_backend.flight_record import Entry
 
@@ -209,6 +210,8 @@ class GroupWork(dist.Work):
                     else:
                         raise
                 except Exception as error:
+                    if can_be_waited_for(self._pending[0]):
+                        raise  # a signal handler has raised it
                     self._error = self._error or error
                 del self._pending[0]
         finally:

@@ -6,7 +6,8 @@ import pytest
 
 from bluecomm.errors import CommunicationTimeout, PeerLostError
 from bluecomm.runtime.chained_handle import ChainedHandle, chains_under_way
-from bluecomm.runtime.handle import DoneHandle, Handle
+from bluecomm.runtime.handle import DoneHandle, GroupHandle, Handle
+from bluecomm.torch_backend.work import GroupWork
 from tests.support.deadlines import DEADLINE_S
 
 
@@ -43,6 +44,16 @@ class Manual(Handle):
             callback()
         else:
             self.callbacks.append(callback)
+
+
+class Interrupted(Manual):
+    """An operation in whose first wait a signal handler raises an error."""
+
+    def wait(self, timeout_s=None):
+        if not self.ended.is_set():
+            self.end("result")
+            raise LookupError("of a signal handler")
+        return super().wait(timeout_s)
 
 
 class Chain:
@@ -253,3 +264,21 @@ def test_a_chain_that_has_failed_has_ended():
     chain.first.end(PeerLostError("rank 1 is lost"))
     assert chain.handle.ends_within(0.0)
     assert len(chain.failures) == 1
+
+
+@pytest.mark.parametrize("kind", [ChainedHandle, GroupHandle, GroupWork])
+def test_an_error_of_a_signal_handler_does_not_fail_the_operation(kind):
+    failures, operation, other = [], Interrupted(), Manual()
+    if kind is ChainedHandle:
+        handle = ChainedHandle(operation, DoneHandle, on_failure=failures.append)
+        expected = "result"
+    elif kind is GroupHandle:
+        other.end("more")
+        handle, expected = GroupHandle([operation, other]), ["result", "more"]
+    else:
+        handle, expected = GroupWork([operation], []), True
+    with pytest.raises(LookupError, match="of a signal handler"):
+        handle.wait()
+    assert not failures
+    assert not other.waits
+    assert handle.wait() == expected
