@@ -348,6 +348,13 @@ def lose_rank_1(folder: Path) -> None:
         x.tolist()  # the device goes on after the abort
         if error == "no error":
             error = error_text(lambda: dist.all_reduce(x))
+        # If this rank ends its group before the other has noticed the loss, the call of
+        # the other ends with ShutdownError.
+        (folder / f"rank-{bf.rank()}").touch()
+        wait_until(
+            lambda: len([*folder.glob("rank-*")]) == RANKS - 1,
+            "not all ranks have noticed the loss",
+        )
         # A failure, since the rank that died fails the run anyway.
         raise AssertionError(f"survivor: {error}")
 
