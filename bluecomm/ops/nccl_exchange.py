@@ -36,9 +36,9 @@ class NcclExchange:
         self._own = own
         self._result = result
         weights_of_sources = [weight for _, weight in parameters.sources]
-        received = staging.empty((len(weights_of_sources), *own.shape), own.dtype)
         self._sum = WeightedSum(
-            staging, received, parameters.self_weight, weights_of_sources
+            *(staging, own.shape, own.dtype),
+            *(parameters.self_weight, weights_of_sources),
         )
         self._senders = [peer for peer, _ in parameters.sources]
         weights = {weight for _, weight in parameters.destinations}
@@ -50,7 +50,9 @@ class NcclExchange:
         ]
         self._receives = [
             (peer, row.data_ptr(), own.nbytes)
-            for (peer, _), row in zip(parameters.sources, received, strict=True)
+            for (peer, _), row in zip(
+                parameters.sources, self._sum.received, strict=True
+            )
             if own.nbytes
         ]
 

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 import bluecomm as bf
-from bluecomm.ops.nccl_exchange import NcclExchange
+from bluecomm.device.staging_table import staging_of
+from bluecomm.ops.weighted_sum import WeightedSum
 from tests.gpu.job import Check, Job
 from tests.support.fakegpu.ranks import place, this_memory
 from tests.support.fakegpu.training import Digits
@@ -101,20 +101,18 @@ def combine(count: int, rounds: int, peers: int, dtype: torch.dtype) -> float:
 
     Each tensor counts once, as read or written: ``peers + 2`` tensors, and 2 in a copy.
     """
-    staging: Any = SimpleNamespace(
-        empty=lambda shape, dtype: torch.zeros(shape, dtype=dtype)
-    )
-    weights: Any = SimpleNamespace(
-        self_weight=0.5,
-        sources=[(peer, 0.5 / peers) for peer in range(peers)],
-        destinations=[],
-    )
     own, result = torch.ones(count, dtype=dtype), torch.zeros(count, dtype=dtype)
-    exchange = NcclExchange(staging, own, result, weights)
-    exchange.complete(())
+    staging = staging_of(own)
+    assert staging is not None
+    summed = WeightedSum(staging, own.shape, dtype, 0.5, [0.5 / peers] * peers)
+    summed.received.zero_()
+    summed.write(own, result)
     assert result[:1].tolist() == [0.5]
     times = medians(
-        {"combine": lambda: exchange.complete(()), "copy": lambda: result.copy_(own)},
+        {
+            "combine": lambda: summed.write(own, result),
+            "copy": lambda: result.copy_(own),
+        },
         rounds,
     )
     return (peers + 2) / times["combine"] / (2 / times["copy"])

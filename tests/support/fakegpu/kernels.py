@@ -1,5 +1,7 @@
 """Kernels of Numba on the fake's tensors: those for CPUs, in place of those for GPUs.
 
+Formulas of torch stand in for those without one for CPUs.
+
 Tests under Numba's simulator show that both give the same bits. A kernel waits for the
 current stream only, works on copies of what the stream sees, and writes its results
 late, by tasks of that stream; see ``mode.py``.
@@ -7,6 +9,7 @@ late, by tasks of that stream; see ``mode.py``.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import torch
 
 from tests.support.fakegpu.tensors import DeviceMemory
+from tests.support.half_sums import assert_fit_for_words, half_sum
 
 # The positions of the arguments that a kernel writes, by the end of its module's name.
 _WRITTEN = {
@@ -36,6 +40,28 @@ _WRITTEN = {
 }
 
 
+def _add(
+    dtype: torch.dtype,
+    own: torch.Tensor,
+    received: torch.Tensor,
+    weights: torch.Tensor,
+    own_weight: float,
+    result: torch.Tensor,
+    stride: int,
+    _: int,
+) -> None:
+    rows = received.view(dtype).view(-1, stride)[:, : own.numel()]
+    total = half_sum(own.view(dtype), own_weight, rows, weights.tolist())
+    result.copy_(total.view(torch.int16))
+
+
+# The kernels without one for CPUs, and the positions of the arguments that they write.
+_FORMULAS = {
+    ("half_sum", "add_float16"): (functools.partial(_add, torch.float16), (4,)),
+    ("half_sum", "add_bfloat16"): (functools.partial(_add, torch.bfloat16), (4,)),
+}
+
+
 def launch(
     memory: DeviceMemory,
     module: str,
@@ -46,7 +72,6 @@ def launch(
     """Start a kernel on the current stream; arguments as ``DeviceRuntime.launch``."""
     base = module.removesuffix("_cuda")
     name = base.rpartition(".")[2]
-    twin = getattr(importlib.import_module(f"{base}_cpu"), kernel)
     label = f"{name}.{kernel}"
     for one in arguments:
         assert not isinstance(one, torch.Tensor) or memory.holds(one), label
@@ -54,7 +79,13 @@ def launch(
         memory.read(one, label) if isinstance(one, torch.Tensor) else one
         for one in arguments
     ]
-    written = _run(twin, blocks, copies, _WRITTEN[name, kernel])
+    if (name, kernel) in _FORMULAS:
+        assert_fit_for_words(arguments)
+        formula, written = _FORMULAS[name, kernel]
+        formula(*copies)
+    else:
+        twin = getattr(importlib.import_module(f"{base}_cpu"), kernel)
+        written = _run(twin, blocks, copies, _WRITTEN[name, kernel])
     for position in written:
         argument, copy = arguments[position], copies[position]
         assert isinstance(argument, torch.Tensor)
