@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import torch
 
 import bluecomm as bf
 from bluecomm.device.nccl import nccl_library
+from bluecomm.device.runtime import current_runtime
+from bluecomm.device.staging_table import staging_of
+from bluecomm.ops import weighted_sum
+from bluecomm.ops.kernels.half_sum import adds_there
 from tests.gpu.compare import compare_bodies
 from tests.gpu.dtypes import use_all_types
-from tests.gpu.job import Check, Job, cases_of
+from tests.gpu.job import Check, Job, NotRunError, cases_of
 from tests.gpu.losses import LOST, lose_a_rank
 from tests.support.fakegpu.ranks import this_memory
 from tests.support.fakegpu.transports import NCCL, STAGED
+from tests.support.half_sums import assert_same_bits, half_sum
 
 RANKS = 3
 # Torch reads it once, so it is set before the ranks start.
@@ -70,6 +77,46 @@ def types(job: Job, environment: dict[str, str]) -> str:
     )
 
 
+def add_halves(
+    own: torch.Tensor, rows: list[torch.Tensor], weights: list[float]
+) -> tuple[str | None, list[torch.Tensor]]:
+    """Return why no kernel adds, or sums: of all values, and of all but the first."""
+    staging, found = staging_of(own), []
+    if problem := current_runtime().why_no_kernels():
+        return problem, found
+    assert adds_there(staging, own.dtype), "the kernel cannot be compiled"
+    with mock.patch.object(weighted_sum, "_LEAST_BY_KERNEL", 1):
+        for first in (0, 1):
+            part = own[first:]
+            summed = weighted_sum.WeightedSum(
+                staging, part.shape, own.dtype, 0.3, weights
+            )
+            for row, memory in zip(rows, summed.received, strict=True):
+                memory.copy_(row[first:])
+            result = torch.zeros(part.numel(), dtype=own.dtype)
+            summed.write(part, result)
+            found.append(result)
+    return None, found
+
+
+def half_sums(job: Job) -> str:
+    """Compare the bits of sums by kernels with those of the formula."""
+    patterns = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
+    random = torch.Generator().manual_seed(0)
+    weights = [0.25, -0.7, 1.3]
+    for dtype in (torch.float16, torch.bfloat16):
+        own = patterns.view(dtype)
+        orders = [torch.randperm(len(own), generator=random) for _ in weights]
+        rows = [patterns[order].view(dtype) for order in orders]
+        [(problem, found)] = job.run_ranks(1, add_halves, own, rows, weights)
+        if problem is not None:
+            raise NotRunError(problem)
+        expected = half_sum(own, 0.3, rows, weights)
+        for first, result in enumerate(found):
+            assert_same_bits(result, expected[first:])
+    return "float16 and bfloat16 have the bits of the formula"
+
+
 def capture() -> tuple[str, list[float]]:
     """Return the error of a call under capture, and the result of a later one."""
     x = torch.ones(4)
@@ -122,6 +169,7 @@ CHECKS = {
     "operations and streams, nccl": Check(through_nccl, limit_s=150.0),
     "operations, staged": Check(through_the_host),
     **of_each_path("types", types),
+    "sums of 16 bits": Check(half_sums),
     **of_each_path("lost rank", lost_rank),
     **of_each_path("CUDA graphs", graphs),
     "expandable segments, nccl": Check(
