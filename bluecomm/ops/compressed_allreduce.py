@@ -17,7 +17,7 @@ from bluecomm.ops.compressed_agreement import CompressedAgreement
 from bluecomm.ops.compressed_call import CompressedCall, CompressedNames
 from bluecomm.ops.forms import NONBLOCKING, Form, blocking, nonblocking
 from bluecomm.ops.host_compressed_allreduce import start_on_host
-from bluecomm.ops.nccl_call import uses_nccl
+from bluecomm.ops.nccl_call import limit_of, uses_nccl
 from bluecomm.ops.nccl_compressed_allreduce import start_through_nccl
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.refusal import Operation, describe_refused, is_marked, refuse
@@ -178,9 +178,7 @@ def _on_host(
     comm: Communicator, source: torch.Tensor, timeout_s: float | None
 ) -> torch.Tensor:
     """Return values of a device on the host."""
-    limit_s = timeout_s
-    if limit_s is None:
-        limit_s = comm.world.config.operation_timeout_s
+    limit_s = limit_of(comm, "compressed_allreduce", timeout_s)
     return values_on_host(source, "compressed_allreduce", limit_s)
 
 
