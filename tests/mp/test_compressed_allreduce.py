@@ -253,15 +253,19 @@ def fail_alone(name, error):
         assert torch.equal(bf.compressed_allreduce(x, HalfCast(), name), x)
 
 
-def fail_in_slices():
-    break_slices()
+def fail_first_halves():
     fail_alone("y", bf.BluecommError("too late"))
     # An earlier operation has failed, so the other ranks go on.
     fail_alone("z", late(bf.MismatchError("too late")))
 
 
 def test_an_error_in_any_slice_fails_all_ranks_at_once():
-    run_ranks(3, fail_in_slices)
+    run_ranks(3, break_slices)
+
+
+def test_a_first_half_that_fails_on_one_rank_fails_all_slices():
+    # Exchanges that GPUs encode have no such half.
+    run_ranks(3, fail_first_halves, environment={"BLUECOMM_DEVICE_CODES": "host"})
 
 
 class OfHalves(HalfCast):
