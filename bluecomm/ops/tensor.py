@@ -250,10 +250,16 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
         address = 0
     nbytes = tensor.nbytes
     if not address and nbytes:
+        # Only a DTensor has this method, whose class takes long to import.
+        remedy = (
+            "pass the rank's own part, tensor.to_local(), or tensor.full_tensor()"
+            if hasattr(tensor, "to_local")
+            else "call operations outside of FakeTensorMode, and run their backward "
+            "passes one at a time, without is_grads_batched=True"
+        )
         raise ValueError(
             f"the {type(tensor).__name__} has a shape but no memory, so ranks cannot "
-            "exchange its values; call operations outside of FakeTensorMode, and run "
-            "their backward passes one at a time, without is_grads_batched=True"
+            f"exchange its values; {remedy}"
         )
     return address, nbytes
 

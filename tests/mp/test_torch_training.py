@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import bluecomm as bf
 from bluecomm.ops import share_memory
 from bluecomm.runtime import current_process
 from tests.support.deadlines import hear, say
@@ -241,6 +242,10 @@ def train_sharded() -> tuple[float, list[float], float]:
         placements=[Replicate()]
     )
     assert torch.equal(moved.to_local(), table.full_tensor())
+    with pytest.raises(
+        ValueError, match=r"the DTensor .*; pass .* tensor\.to_local\(\)"
+    ):
+        bf.allreduce(table)
 
     zero = ZeroRedundancyOptimizer(
         alone.parameters(), optimizer_class=torch.optim.SGD, lr=0.1
