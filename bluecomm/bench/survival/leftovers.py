@@ -28,6 +28,25 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
+def _is_starting() -> bool:
+    """Return whether a child of this process is being started.
+
+    Its environment, and so the mark, appears a moment after ``Popen`` has returned.
+    """
+    own = str(os.getpid())
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may contain anything.
+            status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            state, parent = status[:2]
+            is_live_child = parent == own and state != "Z"
+            if is_live_child and not Path(f"/proc/{name}/environ").read_bytes():
+                return True
+    return False
+
+
 def count_left(mark: str, folder: Path) -> int:
     """Return how many things a job has left behind.
 
@@ -45,10 +64,10 @@ def count_left(mark: str, folder: Path) -> int:
 def kill_left(mark: str) -> None:
     """Kill the processes of a job that still run, and those that they start meanwhile.
 
-    A process that the kernel cannot end within ``_PATIENCE_S`` is left.
+    A process that the kernel cannot start or end within ``_PATIENCE_S`` is left.
     """
     until = time.monotonic() + _PATIENCE_S
-    while pids := _marked(mark):
+    while (pids := _marked(mark)) or _is_starting():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from bluecomm.bench.__main__ import main
-from bluecomm.bench.survival import step_log
+from bluecomm.bench.survival import leftovers, step_log
 from bluecomm.bench.survival.faults import BY_NAME, NONE
 from bluecomm.bench.survival.goodput import (
     Goodput,
@@ -268,6 +268,15 @@ def test_expected_values_are_those_of_all_ranks():
     assert expected_values([log(0, EVEN), log(1, EVEN)]) == EXPECTED
     with pytest.raises(ValueError, match=r"rank 1, step 6: .*another rank has 6.0"):
         expected_values([log(0, EVEN), log(1, EVEN, more=0.5)])
+
+
+def test_a_child_without_an_environment_is_being_started():
+    assert not leftovers._is_starting()
+    with subprocess.Popen(["sleep", "1000"], env={}) as child:
+        assert leftovers._is_starting()
+        child.kill()
+        child.wait(DEADLINE_S)
+        assert not leftovers._is_starting()
 
 
 def test_leftovers_are_counted_by_name(tmp_path):
