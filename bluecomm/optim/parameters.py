@@ -106,14 +106,14 @@ def _writable(
 ) -> list[tuple[str, torch.Tensor]]:
     """Return names and tensors with final values, sorted by name, to overwrite.
 
-    Of tensors with the same memory, such as tied weights in a state dict, only the
-    first is returned.
+    If tensors share their memory, as tied weights in a state dict do, only the first
+    of them is returned.
 
     Args:
         comm: Members, which compare names, shapes, types and what shares memory.
         operation: The operation, for error texts.
         params: As in ``broadcast_parameters``.
-        facts: What else must be equal.
+        facts: More facts that must be equal on all ranks.
 
     Raises:
         MismatchError: The ranks' tensors or facts differ.

@@ -88,7 +88,7 @@ class _Kernels(TorchDispatchMode):
         if function._schema.name.startswith(_COMPOSED):
             return self._run_parts(function, args, kwargs)
         if _is_composite(function):
-            # Of an inference tensor; of others autograd would have taken it apart.
+            # Autograd takes it apart before, except for inference tensors.
             with self:
                 return function.decompose(*args, **kwargs)
         memory = self._memory

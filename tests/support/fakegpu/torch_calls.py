@@ -1,4 +1,4 @@
-"""What torch does with the fake's tensors in its C++ code: checks, and gradients."""
+"""Checks and moves of gradients that the C++ code of torch makes on a real GPU."""
 
 from __future__ import annotations
 
